@@ -1,0 +1,104 @@
+"""The NATS subjects of a fleet's facts, and the stream that holds them (semantics.md, 1).
+
+The subject decides whom a fact is about. The families are listed one by one, never as `rollbook.<fleet>.>`: a stream
+on such a wildcard would answer service requests itself.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from rollbook.events.errors import InvalidSubject
+from rollbook.events.facts import (
+    Fact,
+    FleetFact,
+    MessageQuarantined,
+    OperatorProxyFact,
+    OperatorWorkerFact,
+    ProxyFact,
+    WorkerFact,
+)
+from rollbook.events.names import validate_name
+
+
+class Subject(msgspec.Struct, frozen=True, gc=False):
+    """A parsed subject. `entity` is the worker or proxy, None for the fleet as a whole."""
+
+    fleet: str
+    family: str
+    kind: str
+    """`worker`, `proxy`, `fleet` or `quarantine`: what the entity is."""
+    entity: str | None
+
+
+def stream_name(fleet: str) -> str:
+    """The name of the fleet's stream: `ROLLBOOK_<fleet>`."""
+    return f"ROLLBOOK_{validate_name('fleet', fleet)}"
+
+
+def stream_subjects(fleet: str) -> list[str]:
+    """All subjects of the fleet's stream."""
+    root = f"rollbook.{validate_name('fleet', fleet)}"
+    return [
+        f"{root}.worker.*",
+        f"{root}.fleet",
+        f"{root}.operator.worker.*",
+        f"{root}.operator.proxy.*",
+        f"{root}.operator.fleet",
+        f"{root}.proxy.*",
+        f"{root}.quarantine",
+    ]
+
+
+def worker_subject(fleet: str, worker: str) -> str:
+    """Where the facts of one worker stand."""
+    return f"rollbook.{fleet}.worker.{worker}"
+
+
+def operator_worker_subject(fleet: str, worker: str) -> str:
+    """Where an operator's decisions about one worker stand."""
+    return f"rollbook.{fleet}.operator.worker.{worker}"
+
+
+def proxy_subject(fleet: str, proxy: str) -> str:
+    """Where the registrations at one proxy stand; its last sequence is the leader's fence."""
+    return f"rollbook.{fleet}.proxy.{proxy}"
+
+
+def subject_of(fact: Fact, fleet: str) -> str:
+    """The subject on which `fact` is published. Raises `InvalidSubject` for a fact that has none (`UnknownFact`)."""
+    root = f"rollbook.{fleet}"
+    match fact:
+        case WorkerFact():
+            return worker_subject(fleet, fact.worker)
+        case ProxyFact():
+            return proxy_subject(fleet, fact.proxy)
+        case FleetFact():
+            return f"{root}.fleet"
+        case OperatorWorkerFact():
+            return operator_worker_subject(fleet, fact.worker)
+        case OperatorProxyFact():
+            return f"{root}.operator.fleet" if fact.proxy is None else f"{root}.operator.proxy.{fact.proxy}"
+        case MessageQuarantined():
+            return f"{root}.quarantine"
+        case _:
+            msg = f"{type(fact).__name__} has no subject: only facts that this version knows can be published"
+            raise InvalidSubject(msg)
+
+
+def parse_subject(subject: str) -> Subject:
+    """Take a subject apart. Raises `InvalidSubject` for anything that is not a fact's subject."""
+    match subject.split("."):
+        case ["rollbook", fleet, ("worker" | "proxy") as family, entity]:
+            return Subject(fleet, family, family, entity)
+        case ["rollbook", fleet, "fleet"]:
+            return Subject(fleet, "fleet", "fleet", None)
+        case ["rollbook", fleet, "quarantine"]:
+            return Subject(fleet, "quarantine", "quarantine", None)
+        case ["rollbook", fleet, "operator", ("worker" | "proxy") as kind, entity]:
+            return Subject(fleet, "operator", kind, entity)
+        case ["rollbook", fleet, "operator", "fleet"]:
+            return Subject(fleet, "operator", "fleet", None)
+        case _:
+            msg = f"{subject!r} is not a subject of facts; expected rollbook.<fleet>.worker.<worker> or a sibling"
+            raise InvalidSubject(msg)

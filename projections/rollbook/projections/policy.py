@@ -1,0 +1,60 @@
+"""What the operator decided in advance: which pools there are and which proxy serves which of them."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class PoolPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """How workers of one pool are registered."""
+
+    url: str = "http://{primary}"
+    """What is registered: a template over the worker's named addresses, each `host:port`."""
+    ready_path: str | None = "/health"
+    """GET on the worker that must answer 200 before it is added; None asks nothing."""
+    requires_proxy: bool = True
+    """Start-up fails, and says so, if no proxy serves this pool."""
+    deregister_suspended: bool = True
+    """Whether a suspended worker leaves the proxies; False for routers that understand sleeping workers."""
+
+
+class ProxyPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What one proxy serves."""
+
+    name: str
+    pools: tuple[str, ...]
+    exclusive: bool = False
+    """Whether entries that Rollbook did not make are removed instead of only reported."""
+
+
+class ReconcilePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Deadlines and paces of a lane. All in seconds."""
+
+    resync: float = 5.0
+    """Between two full read-backs when nothing happens: what a proxy lost by itself is repaired within this time."""
+    call_deadline: float = 5.0
+    """For one admin call, one listing, one look-up at the provider."""
+    confirm_deadline: float = 10.0
+    """For an accepted change to be seen in the listing."""
+    backoff_first: float = 0.2
+    """Upper bound of the first retry's random delay; doubles with each failure in a row."""
+    backoff_most: float = 15.0
+    """Upper bound of any retry's random delay."""
+    removals_in_flight: int = 8
+    """Concurrent removals at one proxy. Adds are bounded by the proxy's own capability."""
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that the gates and the plan need to know about the fleet's configuration."""
+
+    fleet: str
+    pools: dict[str, PoolPolicy]
+    proxies: dict[str, ProxyPolicy]
+    reconcile: ReconcilePolicy = ReconcilePolicy()
+
+    def pool(self, name: str | None) -> PoolPolicy:
+        """The policy of a pool; a pool that the file does not name has the defaults."""
+        return self.pools.get(name or "", _DEFAULT_POOL)
+
+
+_DEFAULT_POOL = PoolPolicy(requires_proxy=False)
