@@ -1,0 +1,14 @@
+"""What every test gets: an environment without the caller's ROLLBOOK_ variables."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_rollbook_environment() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("ROLLBOOK_")]:
+            patch.delenv(name)
+        yield
