@@ -23,6 +23,8 @@ DOCS_MODULES ?=
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # An active environment of the caller's must not be mistaken for this one.
 unexport VIRTUAL_ENV PYTHONHOME PYTHONPATH
+# uv trusts the certificates that the machine trusts, as pip does: a company's proxy needs it.
+export UV_SYSTEM_CERTS := 1
 
 help:
 	@sed -n 's/^#   //p' Makefile
