@@ -7,21 +7,23 @@ explained in full by `_explain`, which only bad input pays for. Older versions a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from operator import attrgetter
+from typing import Annotated, Any, Final
 
 import msgspec
 
-from rollbook.events.errors import EventError, InvalidFact, InvalidSubject, Undecodable, WrongFleet
-from rollbook.events.facts import FACTS, Fact, UnknownFact, type_of
+from rollbook.events.errors import InvalidFact, InvalidSubject, Undecodable, WrongFleet
+from rollbook.events.facts import FACTS, Fact, OperatorWorkerFact, ProxyFact, UnknownFact, WorkerFact, type_of
 from rollbook.events.names import validate_name
 from rollbook.events.recorded import Recorded
-from rollbook.events.subjects import parse_subject, subject_of
+from rollbook.events.subjects import entity_of, parse_subject, subject_of
 
 MAX_PAYLOAD: Final = 900_000
-"""Bytes. NATS takes 1 MiB with headers; a fact larger than this is refused before it is sent and quarantined when read."""
+"""Bytes. NATS takes 1 MiB with headers; a larger fact is refused before it is sent and quarantined when read."""
 
 Upcaster = Callable[[dict[str, Any]], tuple[str, dict[str, Any]]]
-"""Takes the data of an older version and returns the next version's type and data."""
+"""Takes the data of an older version and returns the next version's type and data. Whatever it raises on data that
+does not suit it quarantines the message."""
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
@@ -32,14 +34,18 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
 
 
+# Bounded, because the fold keeps ids, counters have types, and people are shown all of it.
+_Short = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+
+
 class _Envelope(msgspec.Struct, gc=False):
     specversion: str
-    id: str
-    source: str
-    type: str
+    id: _Short
+    source: _Short
+    type: _Short
     data: msgspec.Raw
     subject: str | None = None
-    time: str = ""
+    time: Annotated[str, msgspec.Meta(max_length=64)] = ""
 
 
 class _EnvelopeOut(msgspec.Struct, omit_defaults=True, gc=False):
@@ -48,9 +54,9 @@ class _EnvelopeOut(msgspec.Struct, omit_defaults=True, gc=False):
     source: str
     type: str
     time: str
-    data: Fact | msgspec.Raw
-    subject: str | None = None
-    datacontenttype: str = ""
+    data: Fact
+    subject: str | None
+    datacontenttype: str
 
 
 _encoder = msgspec.json.Encoder()
@@ -58,7 +64,17 @@ _envelope = msgspec.json.Decoder(_Envelope)
 _decoders: Final[dict[str, msgspec.json.Decoder[Fact]]] = {
     name: msgspec.json.Decoder(cls) for name, cls in FACTS.items()
 }
-_FAMILY: Final = {name: cls.FAMILY for name, cls in FACTS.items()}
+# For the straight way only: what stands before the entity in a type's subjects, and the field that holds the entity.
+_straight: Final[dict[str, tuple[str, Callable[[Fact], str]]]] = {
+    name: (prefix, attrgetter(field))
+    for name, cls in FACTS.items()
+    for base, prefix, field in (
+        (WorkerFact, "worker.", "worker"),
+        (ProxyFact, "proxy.", "proxy"),
+        (OperatorWorkerFact, "operator.worker.", "worker"),
+    )
+    if issubclass(cls, base)
+}
 
 
 class Codec:
@@ -70,106 +86,99 @@ class Codec:
 
     def __init__(self, fleet: str, *, upcasters: Mapping[str, Upcaster] | None = None) -> None:
         self.fleet = validate_name("fleet", fleet)
+        self._root = f"rollbook.{fleet}."
         self._source = f"rollbook://{fleet}/"
         self._upcasters = dict(upcasters or {})
-        self._entities: dict[str, tuple[str, str | None]] = {}
 
     def draft(self, fact: Fact, *, id: str, time: str, publisher: str) -> Draft:  # noqa: A002 - CloudEvents' word
         """Encode `fact`. `id` is a UUIDv7, `time` RFC 3339. Raises `InvalidFact`, `InvalidName` or `InvalidSubject`."""
-        subject = subject_of(fact, self.fleet)
-        entity = parse_subject(subject).entity
+        entity = entity_of(fact)
         if entity is not None:
             validate_name("worker or proxy", entity)
-        data: Fact | msgspec.Raw = fact.data if isinstance(fact, UnknownFact) else fact
-        payload = _encoder.encode(
-            _EnvelopeOut("1.0", id, self._source + publisher, type_of(fact), time, data, entity, "application/json")
-        )
+        subject, kind, source = subject_of(fact, self.fleet), type_of(fact), self._source + publisher
         try:
-            if not isinstance(fact, UnknownFact):
-                _decoders[type_of(fact)].decode(_encoder.encode(fact))
-        except msgspec.ValidationError as exc:
+            payload = _encoder.encode(_EnvelopeOut("1.0", id, source, kind, time, fact, entity, "application/json"))
+            _decoders[kind].decode(_envelope.decode(payload).data)
+        except (msgspec.MsgspecError, ValueError, TypeError, OverflowError) as exc:
             msg = f"{type(fact).__name__} about {entity or self.fleet}: {exc}"
             raise InvalidFact(msg) from exc
         if len(payload) > MAX_PAYLOAD:
-            msg = f"{type(fact).__name__} about {entity or self.fleet} is {len(payload)} bytes; {MAX_PAYLOAD} are allowed"
+            name = type(fact).__name__
+            msg = f"{name} about {entity or self.fleet} is {len(payload)} bytes; {MAX_PAYLOAD} are allowed"
             raise InvalidFact(msg)
         return Draft(subject, id, payload)
 
     def decode(self, payload: bytes, *, subject: str, sequence: int) -> Recorded:
         """Read one message of the log. Raises `Undecodable`, and nothing else, for whatever is not a fact of ours."""
-        try:
-            envelope = _envelope.decode(payload)
-            decoder = _decoders.get(envelope.type)
-            if decoder is None or envelope.specversion != "1.0" or len(payload) > MAX_PAYLOAD:
-                return self._rare(payload, envelope, subject, sequence)
-            fact = decoder.decode(envelope.data)
-            family, entity = self._entities.get(subject) or self._entity(subject)
-            if (
-                envelope.subject != entity
-                or _FAMILY[envelope.type] != family
-                or not envelope.source.startswith(self._source)
-                or (entity is not None and _about(fact) != entity)
-            ):
-                raise self._mismatch(envelope, fact, subject)
-        except EventError as exc:
-            raise exc if isinstance(exc, Undecodable) else Undecodable("invalid_fact", str(exc)) from exc
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
-            raise _explain(payload, exc) from exc
-        return Recorded(sequence, envelope.id, envelope.time, envelope.source, fact)
-
-    def _entity(self, subject: str) -> tuple[str, str | None]:
-        try:
-            parsed = parse_subject(subject)
-        except InvalidSubject as exc:
-            raise Undecodable("invalid_subject", str(exc)) from exc
-        if parsed.fleet != self.fleet:
-            msg = f"subject {subject!r} is another fleet's, not {self.fleet!r}'s"
-            raise WrongFleet(msg)
-        if len(self._entities) > 200_000:  # noqa: PLR2004 - a bound on garbage names, far above any fleet
-            self._entities.clear()
-        found = self._entities[subject] = (parsed.family, parsed.entity)
-        return found
-
-    def _rare(self, payload: bytes, envelope: _Envelope, subject: str, sequence: int) -> Recorded:
-        """Another CloudEvents version, an oversized message, an older version to upcast, or an unknown type."""
         if len(payload) > MAX_PAYLOAD:
             raise Undecodable("too_large", f"{len(payload)} bytes; {MAX_PAYLOAD} are allowed")
-        if envelope.specversion != "1.0":
-            raise Undecodable("wrong_specversion", f"specversion {envelope.specversion[:40]!r}; expected '1.0'")
-        self._entity(subject)
-        if not envelope.source.startswith(self._source):
-            raise self._mismatch(envelope, None, subject)
+        try:
+            envelope = _envelope.decode(payload)
+            if envelope.specversion != "1.0":
+                raise Undecodable("wrong_specversion", f"specversion {envelope.specversion[:40]!r}; expected '1.0'")
+            decoder = _decoders.get(envelope.type)
+            fact = self._lift(envelope) if decoder is None else decoder.decode(envelope.data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
+            raise _explain(payload, exc) from exc
+        straight = _straight.get(envelope.type)
+        if (
+            straight is None
+            or f"{self._root}{straight[0]}{envelope.subject}" != subject
+            or straight[1](fact) != envelope.subject
+            or not envelope.source.startswith(self._source)
+        ):
+            self._check(envelope, fact, subject)
+        return Recorded(sequence, envelope.id, envelope.time, envelope.source, fact)
+
+    def _lift(self, envelope: _Envelope) -> Fact:
+        """An older version lifted to one that is known, or the unknown fact as it is."""
         kind, data = envelope.type, bytes(envelope.data)
-        upcast = self._upcasters.get(kind)
-        if upcast is None:
-            fact: Fact = UnknownFact(type=kind, data=msgspec.Raw(data))
-            return Recorded(sequence, envelope.id, envelope.time, envelope.source, fact)
+        if kind not in self._upcasters:
+            msgspec.json.decode(data)  # what is kept can be read later
+            return UnknownFact(type=kind, data=msgspec.Raw(data))
         fields = msgspec.json.decode(data, type=dict[str, Any])
-        while upcast is not None:
-            kind, fields = upcast(fields)
-            upcast = self._upcasters.get(kind)
-        lifted = _EnvelopeOut(
-            "1.0", envelope.id, envelope.source, kind, envelope.time, msgspec.Raw(_encoder.encode(fields)), envelope.subject
-        )
-        return self.decode(_encoder.encode(lifted), subject=subject, sequence=sequence)
+        passed: set[str] = set()
+        while kind in self._upcasters and kind not in passed:
+            passed.add(kind)
+            try:
+                kind, fields = self._upcasters[kind](fields)
+            except Exception as exc:  # whatever it is, it concerns this message only
+                detail = f"lifting {kind!r} failed: {type(exc).__name__}: {str(exc)[:200]}"
+                raise Undecodable("upcast_failed", detail) from exc
+        if kind in FACTS:
+            return msgspec.convert(fields, type=FACTS[kind])
+        return UnknownFact(type=envelope.type, data=msgspec.Raw(data))
 
-    def _mismatch(self, envelope: _Envelope, fact: Fact | None, subject: str) -> Undecodable:
+    def _check(self, envelope: _Envelope, fact: Fact, subject: str) -> None:
+        """Raise `Undecodable` unless subject, envelope and data agree about fleet, family and entity."""
+        try:
+            place = parse_subject(subject)
+        except InvalidSubject as exc:
+            raise Undecodable("invalid_subject", str(exc)) from exc
+        if place.fleet != self.fleet:
+            msg = f"subject {_shown(subject)} is another fleet's, not {self.fleet!r}'s"
+            raise WrongFleet(msg)
         if not envelope.source.startswith(self._source):
-            return WrongFleet(f"source {envelope.source[:200]!r} is not of fleet {self.fleet!r}")
-        told = f"envelope says {envelope.type[:80]} about {envelope.subject!r}"
-        inner = f", its data {_about(fact)!r}" if fact is not None else ""
-        return Undecodable("subject_mismatch", f"{told}{inner}, but it was published on {subject!r}")
+            msg = f"source {_shown(envelope.source)} is not of fleet {self.fleet!r}"
+            raise WrongFleet(msg)
+        if isinstance(fact, UnknownFact):  # its fields cannot be asked, and types that are not ours have no family
+            strange = fact.type.startswith("rollbook.") and not fact.type.startswith(f"rollbook.{place.family}.")
+            about = place.entity
+        else:
+            strange = subject_of(fact, self.fleet) != subject
+            about = entity_of(fact)
+        if strange or not envelope.subject == place.entity == about:
+            told = f"envelope says {envelope.type!r} about {_shown(envelope.subject)}, its data {_shown(about)}"
+            raise Undecodable("subject_mismatch", f"{told}, but it was published on {_shown(subject)}")
 
 
-def _about(fact: Fact) -> str | None:
-    """The worker or proxy that the data names."""
-    if fact.FAMILY == "proxy":
-        return fact.proxy  # type: ignore[attr-defined,no-any-return]
-    return getattr(fact, "worker", None) or getattr(fact, "proxy", None)
+def _shown(text: str | None) -> str:
+    """`text` for a message: quoted, and no longer than a line."""
+    return repr(text if text is None or len(text) <= 200 else text[:200] + "...")  # noqa: PLR2004 - as said above
 
 
 def _explain(payload: bytes, exc: Exception) -> Undecodable:
-    """Why the straight way failed: not JSON at all, or JSON of another shape."""
+    """Why the bytes could not be read: not JSON at all, or JSON of another shape."""
     detail = str(exc)[:300]
     if isinstance(exc, msgspec.ValidationError):
         return Undecodable("wrong_shape", detail)

@@ -13,6 +13,7 @@ import msgspec
 
 from rollbook.events.errors import InvalidName
 
+_LONGEST = 128
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _WORKER = re.compile(r"(?P<pool>[A-Za-z0-9_-]*[A-Za-z_][A-Za-z0-9_]*)-(?P<cell>[0-9]{1,9})-(?P<rank>[0-9]{1,9})")
 
@@ -30,13 +31,13 @@ class WorkerName(msgspec.Struct, frozen=True):
 
 
 def validate_name(kind: str, value: str) -> str:
-    """Return `value` if it can name a `kind` ("fleet", "worker", ...), or raise `InvalidName` saying which letter is wrong."""
+    """Return `value` if it can name a `kind` ("fleet", "worker", ...); `InvalidName` says which letter is wrong."""
     if _NAME.fullmatch(value):
         return value
     if not value:
         problem = "it is empty"
-    elif len(value) > 128:
-        problem = f"it is {len(value)} characters long, 128 are allowed"
+    elif len(value) > _LONGEST:
+        problem = f"it is {len(value)} characters long, {_LONGEST} are allowed"
     else:
         bad = next(c for c in value if not _NAME.fullmatch(c))
         problem = f"{bad!r} is not allowed"
@@ -54,5 +55,16 @@ def parse_worker(name: str) -> WorkerName:
 
 
 def format_worker(pool: str, cell: int | str, rank: int) -> str:
-    """The inverse of `parse_worker`: `format_worker("rollout", 3, 0) == "rollout-3-0"`."""
-    return validate_name("worker", f"{pool}-{cell}-{rank}")
+    """The inverse of `parse_worker`: `format_worker("rollout", 3, 0) == "rollout-3-0"`.
+
+    Raises `InvalidName` if the three cannot be read back from the name, as with a cell that is not a number.
+    """
+    name = f"{pool}-{cell}-{rank}"
+    parsed = parse_worker(name)
+    if (parsed.pool, parsed.cell, parsed.rank) != (pool, str(cell), rank):
+        msg = (
+            f"{name!r} does not say pool {pool!r}, cell {str(cell)!r} and rank {rank}: cell and rank have at most nine "
+            "digits, and a pool's last word is no number. Choose a free name; pool, cell and rank then go with facts"
+        )
+        raise InvalidName(msg)
+    return name

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rollbook.events.errors import InvalidSubject
+from rollbook.events.errors import InvalidName, InvalidSubject
 from rollbook.events.facts import (
     Fact,
     FleetFact,
@@ -65,6 +65,17 @@ def proxy_subject(fleet: str, proxy: str) -> str:
     return f"rollbook.{fleet}.proxy.{proxy}"
 
 
+def entity_of(fact: Fact) -> str | None:
+    """The worker or proxy that `fact` is filed under, None for the fleet as a whole."""
+    match fact:
+        case WorkerFact() | OperatorWorkerFact():
+            return fact.worker
+        case ProxyFact() | OperatorProxyFact():
+            return fact.proxy
+        case _:
+            return None
+
+
 def subject_of(fact: Fact, fleet: str) -> str:
     """The subject on which `fact` is published. Raises `InvalidSubject` for a fact that has none (`UnknownFact`)."""
     root = f"rollbook.{fleet}"
@@ -90,15 +101,21 @@ def parse_subject(subject: str) -> Subject:
     """Take a subject apart. Raises `InvalidSubject` for anything that is not a fact's subject."""
     match subject.split("."):
         case ["rollbook", fleet, ("worker" | "proxy") as family, entity]:
-            return Subject(fleet, family, family, entity)
-        case ["rollbook", fleet, "fleet"]:
-            return Subject(fleet, "fleet", "fleet", None)
-        case ["rollbook", fleet, "quarantine"]:
-            return Subject(fleet, "quarantine", "quarantine", None)
+            parsed = Subject(fleet, family, family, entity)
+        case ["rollbook", fleet, ("fleet" | "quarantine") as family]:
+            parsed = Subject(fleet, family, family, None)
         case ["rollbook", fleet, "operator", ("worker" | "proxy") as kind, entity]:
-            return Subject(fleet, "operator", kind, entity)
+            parsed = Subject(fleet, "operator", kind, entity)
         case ["rollbook", fleet, "operator", "fleet"]:
-            return Subject(fleet, "operator", "fleet", None)
+            parsed = Subject(fleet, "operator", "fleet", None)
         case _:
-            msg = f"{subject!r} is not a subject of facts; expected rollbook.<fleet>.worker.<worker> or a sibling"
+            msg = f"{subject[:300]!r} is not a subject of facts; expected rollbook.<fleet>.worker.<worker> or a sibling"
             raise InvalidSubject(msg)
+    try:
+        validate_name("fleet", parsed.fleet)
+        if parsed.entity is not None:
+            validate_name(parsed.kind, parsed.entity)
+    except InvalidName as exc:
+        msg = f"{subject[:300]!r} is not a subject of facts: {exc}"
+        raise InvalidSubject(msg) from exc
+    return parsed

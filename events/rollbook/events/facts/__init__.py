@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
+from rollbook.events.errors import InvalidFact
 from rollbook.events.facts.base import Fact
 from rollbook.events.facts.fleet import (
     CellDeclared,
@@ -176,5 +177,11 @@ _TYPES: Final[dict[type[Fact], str]] = {cls: name for name, cls in FACTS.items()
 
 
 def type_of(fact: Fact) -> str:
-    """The CloudEvents type of `fact`, such as `rollbook.worker.up.v1`."""
-    return fact.type if isinstance(fact, UnknownFact) else _TYPES[type(fact)]
+    """The CloudEvents type of `fact`: `rollbook.worker.up.v1`. Raises `InvalidFact` for a class of no type."""
+    if isinstance(fact, UnknownFact):
+        return fact.type
+    try:
+        return _TYPES[type(fact)]
+    except KeyError:
+        msg = f"{type(fact).__name__} is not in the catalogue of facts: only those can be published"
+        raise InvalidFact(msg) from None

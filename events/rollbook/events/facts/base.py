@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 import msgspec
 
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,128}$")]
-"""A fleet, worker, pool, proxy or publisher name."""
+Name = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_-]{1,128}\Z")]
+"""A fleet, worker, pool, proxy or publisher name. (`$` would let a trailing newline through.)"""
 
-Incarnation = Annotated[int, msgspec.Meta(ge=1)]
+MAX_INTEGER: Final = 2**53 - 1
+"""What every JSON reader can hold. Without a bound one fact could hold a number that no snapshot can."""
+
+Integer = Annotated[int, msgspec.Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
+"""A number with no other limits, such as a version of the weights."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
+"""How many, or which one counted from 0."""
+
+Incarnation = Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)]
 """One life of a worker; a later start has a higher number."""
 
-Sequence = Annotated[int, msgspec.Meta(ge=0)]
+Sequence = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
 """A position in the fleet's log; 0 stands for "before everything"."""
 
 

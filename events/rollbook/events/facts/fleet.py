@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
-from rollbook.events.facts.base import Fact, Incarnation, Name, Sequence
+from rollbook.events.facts.base import Count, Fact, Incarnation, Integer, Name, Sequence
 
 
 class FleetFact(Fact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -33,7 +33,7 @@ class CellDeclared(FleetFact, frozen=True, kw_only=True, omit_defaults=True, gc=
 
     pool: Name
     cell: Name
-    size: int
+    size: Count
     cell_incarnation: Incarnation
 
 
@@ -41,7 +41,7 @@ class WeightsPublished(FleetFact, frozen=True, kw_only=True, omit_defaults=True,
     """The trainer published this version; the last one *by sequence* is the bar for the pool."""
 
     pool: Name
-    version: int
+    version: Integer
 
 
 class ObservedWorker(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

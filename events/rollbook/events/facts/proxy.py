@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from rollbook.events.facts.base import Fact, Incarnation, Name, Sequence
+from rollbook.events.facts.base import Count, Fact, Incarnation, Name, Sequence
 
 
 class ProxyFact(Fact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -71,7 +71,7 @@ class RemovalWithheld(ProxyFact, frozen=True, kw_only=True, omit_defaults=True, 
 
     pool: Name
     workers: tuple[Name, ...]
-    budget: int
+    budget: Count
 
 
 class ProxyUnreachable(ProxyFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -90,4 +90,4 @@ class LeadershipTaken(ProxyFact, frozen=True, kw_only=True, omit_defaults=True, 
     """A projector became this proxy's only writer; moving the subject's sequence fences its predecessor."""
 
     owner: str
-    epoch: int
+    epoch: Count

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from rollbook.events.errors import InvalidFact
-from rollbook.events.facts.base import Fact, Incarnation, Name, Sequence
+from rollbook.events.facts.base import Count, Fact, Incarnation, Integer, Name, Sequence
 
 Evidence = Literal[
     "exited",
@@ -42,8 +42,8 @@ class WorkerFact(Fact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The worker subject's last sequence that the author knew; 0 for none."""
     pool: Name | None = None
     cell: Name | None = None
-    rank: int | None = None
-    cell_size: int = 1
+    rank: Count | None = None
+    cell_size: Count = 1
     """Workers that live and die together."""
     cell_incarnation: Incarnation | None = None
     """Set by whoever starts the cell; the same for all its ranks."""
@@ -63,7 +63,7 @@ class WorkerStarted(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, g
     """A process began; it cannot serve yet (compiling, loading weights)."""
 
     node: str | None = None
-    pid: int | None = None
+    pid: Count | None = None
 
 
 class WorkerUp(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -113,17 +113,17 @@ class WorkerRetired(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, g
 class WeightsLoaded(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """It now holds this version of the weights."""
 
-    version: int
+    version: Integer
 
 
 class RecoveryStarted(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Somebody began to replace this life by a new one."""
 
-    attempt: int = 1
+    attempt: Count = 1
 
 
 class RecoveryFailed(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The attempt to replace this life failed."""
 
-    attempt: int = 1
+    attempt: Count = 1
     reason: str = ""
