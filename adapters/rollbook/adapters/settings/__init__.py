@@ -1,0 +1,36 @@
+"""Settings: one TOML file, overrides from the environment, frozen structs.
+
+Belongs here: what can be configured, how it is found, read, checked and explained. Never here: anything that acts on
+it; and nothing is read when the package is imported. `load` is called once, by whoever puts a program together.
+"""
+
+from rollbook.adapters.settings.errors import ConfigError
+from rollbook.adapters.settings.load import FILE_NAME, Client, Config, load, load_client, read_secret
+from rollbook.adapters.settings.model import (
+    ClientSettings,
+    LogSettings,
+    NatsSettings,
+    ProxySettings,
+    RayProvider,
+    SecretRef,
+    Settings,
+    StaticProvider,
+)
+
+__all__ = [
+    "FILE_NAME",
+    "Client",
+    "ClientSettings",
+    "Config",
+    "ConfigError",
+    "LogSettings",
+    "NatsSettings",
+    "ProxySettings",
+    "RayProvider",
+    "SecretRef",
+    "Settings",
+    "StaticProvider",
+    "load",
+    "load_client",
+    "read_secret",
+]

@@ -1,0 +1,159 @@
+"""What can be configured: the file `rollbook.toml` as frozen structs.
+
+The docstring under a field says what it is, its unit, and why its default is what it is; docs/configuration.md is made
+from them. There is no default address of any proxy: a wrong one would write to somebody else's router.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy, ReconcilePolicy
+from rollbook.projections.ports import HostAndPort
+
+
+class SecretRef(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a secret is. Exactly one of the two; the secret itself never stands in the file."""
+
+    env: str | None = None
+    """Name of the environment variable that holds it."""
+    file: str | None = None
+    """File that holds it, beside the configuration if the path is relative. Line breaks at its end are dropped."""
+
+
+class NatsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The server that holds the log. Leave the table out, and an embedded one starts."""
+
+    url: str | None = None
+    """`nats://host:port` or `tls://host:port`, without credentials; several servers of a cluster separated by commas.
+    Left out, `rollbook up` starts a server of its own on loopback, on a free port, with its store in `.rollbook` beside
+    the configuration: right for one machine."""
+    token: SecretRef | None = None
+    """The token that the server asks for. None by default; the embedded server makes its own."""
+    user: str | None = None
+    """The user that the server knows, where it works with users. None by default."""
+    password: SecretRef | None = None
+    """That user's password."""
+    creds: str | None = None
+    """A `.creds` file (JWT and seed), where the server works with accounts. Relative paths start beside the
+    configuration. Needs the package nkeys."""
+    nkey: str | None = None
+    """A file that holds an nkey seed. Relative paths start beside the configuration. Needs the package nkeys."""
+    ca: str | None = None
+    """PEM file of the authority that signed the server's certificate. Relative paths start beside the configuration. By
+    default the machine's authorities are trusted."""
+
+
+class RayProvider(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="ray"):
+    """Addresses come from the Ray manager actor, asked anew at every registration."""
+
+    manager: str | None = None
+    """Name of the manager actor. The default is `rollbook-<fleet>`, so that two fleets of one cluster do not meet."""
+    namespace: str | None = None
+    """Ray namespace of the manager. The default is the one that the manager uses if it is given none: `rollbook`."""
+    address: str | None = None
+    """Address of the Ray cluster, as `ray.init` takes it. By default Ray decides: RAY_ADDRESS, or the cluster of this
+    machine."""
+
+
+class StaticProvider(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="static"):
+    """Addresses stand in the file: for workers whose addresses do not change, such as Compose services."""
+
+    workers: dict[str, dict[str, str]] = {}
+    """`[provider.workers.<worker>]` with named addresses, each `host:port`. `primary` is the one that takes requests
+    and must be there; others can be used in a pool's `url`. Empty by default."""
+
+    def addresses(self) -> dict[str, dict[str, HostAndPort]]:
+        """`workers`, with every address taken apart."""
+        return {
+            worker: {name: parse_host_and_port(text) for name, text in named.items()}
+            for worker, named in self.workers.items()
+        }
+
+
+class ProxySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A router in front of the workers, driven through its admin API."""
+
+    name: str
+    """Names it in the log, in `status` and in metrics; letters, digits, `_` and `-`. A new name is a new proxy."""
+    kind: Literal["sglang"]
+    """Which admin API it has."""
+    admin_url: str
+    """Where its admin API is, without credentials. There is no default."""
+    pools: tuple[str, ...]
+    """The pools that it serves, each declared as `[pools.<name>]`."""
+    exclusive: bool = False
+    """Whether entries that Rollbook did not make are removed. By default they are reported and left alone, because they
+    may be somebody else's."""
+    api_key: SecretRef | None = None
+    """The key that its admin API asks for. None by default."""
+
+
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the programs say about themselves on standard error. The fleet's facts are elsewhere: see `rollbook log`."""
+
+    format: Literal["auto", "console", "json"] = "auto"
+    """`auto` writes for people on a terminal and JSON lines everywhere else, where a collector reads them."""
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """The least level that is written; `info` has one line per handled delivery of consequence."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole file. A command needs nothing else to know what to do."""
+
+    fleet: str
+    """One training run's or deployment's set of workers; it names the stream, `ROLLBOOK_<fleet>`, and the subjects."""
+    provider: RayProvider | StaticProvider
+    """Who knows where the workers are."""
+    nats: NatsSettings = NatsSettings()
+    """The server that holds the log."""
+    pools: dict[str, PoolPolicy] = {}
+    """`[pools.<name>]` for every kind of worker that is to be registered; an empty table takes the defaults."""
+    proxies: tuple[ProxySettings, ...] = ()
+    """`[[proxies]]`, one table for each router."""
+    reconcile: ReconcilePolicy = ReconcilePolicy()
+    """Deadlines and paces."""
+    logs: LogSettings = LogSettings()
+    """The programs' own log lines."""
+
+    def policy(self) -> Policy:
+        """What the gates and the plan need to know of it."""
+        return Policy(
+            fleet=self.fleet,
+            pools={
+                name: msgspec.structs.replace(pool, ready_path=pool.ready_path or None)
+                for name, pool in self.pools.items()
+            },
+            proxies={
+                proxy.name: ProxyPolicy(name=proxy.name, pools=proxy.pools, exclusive=proxy.exclusive)
+                for proxy in self.proxies
+            },
+            reconcile=self.reconcile,
+        )
+
+
+class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of the settings that a program needs which only reads or writes facts."""
+
+    fleet: str
+    """As in `Settings`."""
+    nats: NatsSettings = NatsSettings()
+    """As in `Settings`."""
+
+
+def parse_host_and_port(text: str) -> HostAndPort:
+    """`host:port` or `[ipv6]:port` as an address. Raises `ValueError` saying what is missing."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host:
+        msg = "it has no port; write host:port"
+        raise ValueError(msg)
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):  # noqa: PLR2004 - the range of ports
+        msg = f"{port[:20]!r} is no port; write a number from 1 to 65535"
+        raise ValueError(msg)
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not bare or any(c in bare for c in "/@?#[] \t\r\n") or (":" in bare) != (bare != host):
+        msg = "write host:port without scheme, path or credentials, and an IPv6 host in brackets"
+        raise ValueError(msg)
+    return HostAndPort(bare, int(port))
