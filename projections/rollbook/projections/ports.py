@@ -374,8 +374,8 @@ class AlreadyLed(RollbookError):
 
     def __init__(self, fleet: str, owner: str, since: str) -> None:
         super().__init__(
-            f"fleet {fleet!r} is led by {owner} since {since}. A fleet has one controller: stop that one first, or wait "
-            "until its claim runs out if it is gone"
+            f"fleet {fleet!r} is led by {owner} since {since}. A fleet has one controller: stop that one first, or "
+            "wait until its claim runs out if it is gone"
         )
         self.owner = owner
 

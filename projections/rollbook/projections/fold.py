@@ -1,0 +1,121 @@
+"""The whole state: roster and ledger folded together, in stream order, with what could not be read kept aside.
+
+`State.apply` is the only way in. It never raises for a message, whatever its bytes are [I9]; it raises `OutOfOrder` if
+it is not handed the very next sequence, because a fold with a gap is a wrong state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final
+
+import msgspec
+
+from rollbook.events import (
+    Codec,
+    MessageQuarantined,
+    ProxyFact,
+    Recorded,
+    RollbookError,
+    Undecodable,
+    UnknownFact,
+)
+from rollbook.projections.ledger import Ledger
+from rollbook.projections.ports import Snapshot, Stored
+from rollbook.projections.roster import NOTHING, Change, Roster
+
+SCHEMA: Final = 1
+"""The fold's version: raised when the same log would fold to another state. Older snapshots are then passed over."""
+
+_UNREADABLE: Final = Change(ignored="unreadable; see quarantine")
+_KEPT: Final = Change(ignored="of a type or version that this Rollbook does not know")
+
+
+class OutOfOrder(RollbookError):
+    """A message was handed to the fold that is not the next one."""
+
+    def __init__(self, expected: int, got: int) -> None:
+        super().__init__(f"the fold expected sequence {expected} and was handed {got}; read again from {expected}")
+        self.expected = expected
+        self.got = got
+
+
+class Unreadable(msgspec.Struct, frozen=True, gc=False):
+    """A message that is no fact of ours, and why."""
+
+    subject: str
+    reason: str
+    detail: str
+
+
+class State(msgspec.Struct, gc=False):
+    """All that the log says, up to and including `sequence`."""
+
+    sequence: int = 0
+    roster: Roster = msgspec.field(default_factory=Roster)
+    ledger: Ledger = msgspec.field(default_factory=Ledger)
+    unreadable: dict[int, Unreadable] = {}
+    """By sequence: not yet quarantined in the log."""
+    quarantined: int = 0
+    """How many messages have been."""
+    unknown: dict[str, int] = {}
+    """By type: facts of types and versions that this Rollbook does not know."""
+
+    def apply(self, stored: Stored, codec: Codec) -> tuple[Recorded | None, Change]:
+        """Fold the next message in; return the fact (None if unreadable) and what it changed. Raises `OutOfOrder`."""
+        if stored.sequence != self.sequence + 1:
+            raise OutOfOrder(self.sequence + 1, stored.sequence)
+        self.sequence = stored.sequence
+        try:
+            recorded = codec.decode(stored.payload, subject=stored.subject, sequence=stored.sequence)
+        except Undecodable as exc:
+            if not stored.subject.endswith(".quarantine"):
+                self.unreadable[stored.sequence] = Unreadable(stored.subject, exc.reason, exc.detail)
+            return None, _UNREADABLE
+        return recorded, self._fold(recorded)
+
+    def _fold(self, recorded: Recorded) -> Change:
+        fact = recorded.fact
+        if isinstance(fact, ProxyFact):
+            return self.ledger.apply(recorded)
+        if isinstance(fact, UnknownFact):
+            self.unknown[fact.type] = self.unknown.get(fact.type, 0) + 1
+            return _KEPT
+        if isinstance(fact, MessageQuarantined):
+            if self.unreadable.pop(fact.sequence, None) is not None:
+                self.quarantined += 1
+            return NOTHING
+        return self.roster.apply(recorded)
+
+    def encode(self) -> bytes:
+        """Canonical bytes: the same log gives the same ones in every process [I5]."""
+        return _ENCODER.encode(self)
+
+    def digest(self) -> str:
+        """SHA-256 of the canonical bytes, hexadecimal."""
+        return hashlib.sha256(self.encode()).hexdigest()
+
+    def snapshot(self, identity: str, fact_id: str) -> Snapshot:
+        """This state as a snapshot of the log `identity`, whose message at `sequence` is known by `fact_id`."""
+        body = self.encode()
+        return Snapshot(identity, SCHEMA, self.sequence, fact_id, hashlib.sha256(body).hexdigest(), body)
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder(order="deterministic")
+_DECODER: Final = msgspec.msgpack.Decoder(State)
+
+
+def restore(snapshot: Snapshot) -> State | None:
+    """The state that a snapshot holds, or None if it is another version's or damaged."""
+    if snapshot.schema != SCHEMA or hashlib.sha256(snapshot.body).hexdigest() != snapshot.digest:
+        return None
+    try:
+        state = _DECODER.decode(snapshot.body)
+    except msgspec.MsgspecError:
+        return None
+    return state if state.sequence == snapshot.sequence else None
+
+
+def message_id(stored: Stored) -> str:
+    """What a snapshot notes of the message at its sequence, whatever its bytes are."""
+    return hashlib.sha256(stored.subject.encode() + b"\0" + stored.payload).hexdigest()

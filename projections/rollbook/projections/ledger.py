@@ -1,0 +1,128 @@
+"""The ledger: the fold of all registration outcomes, what each proxy was told and what it answered.
+
+An intent without an outcome (a crash between the two) leaves its entry *unknown*: ours, to be read again or redone. The
+proxy's own listing beats the ledger wherever there is one.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from rollbook.events import (
+    Deregistered,
+    Deregistering,
+    DriftFound,
+    LeadershipTaken,
+    ProxyFact,
+    ProxyReachable,
+    ProxyUnreachable,
+    Recorded,
+    Registered,
+    Registering,
+    RegistrationFact,
+    RegistrationFailed,
+)
+from rollbook.projections.roster import NOTHING, Change
+
+
+class Told(StrEnum):
+    """The last word about a registration."""
+
+    REGISTERING = "registering"
+    REGISTERED = "registered"
+    DEREGISTERING = "deregistering"
+    FAILED = "failed"
+    UNSUPPORTED = "unsupported"
+
+
+class Registration(msgspec.Struct, frozen=True, gc=False):
+    """What the log says of one life of one worker at one proxy."""
+
+    told: Told
+    url: str
+    sequence: int
+    """Of the fact that said it."""
+    time: str
+    reason: str = ""
+    failures: int = 0
+    """In a row."""
+
+
+class ProxyRecord(msgspec.Struct, gc=False):
+    """What the log says of one proxy. Mutated by the fold alone."""
+
+    sequence: int = 0
+    """The last sequence on the proxy's subject."""
+    reachable: bool | None = None
+    since: str = ""
+    reason: str = ""
+    version: str | None = None
+    owner: str | None = None
+    epoch: int = 0
+    registrations: dict[str, dict[int, Registration]] = {}
+    """Worker → incarnation → what is known of it. A deregistered life is dropped."""
+    foreign: tuple[str, ...] = ()
+    """URLs in the last drift that Rollbook did not put there."""
+
+
+class Ledger(msgspec.Struct, gc=False):
+    """All proxies."""
+
+    proxies: dict[str, ProxyRecord] = {}
+
+    def proxy(self, name: str) -> ProxyRecord:
+        """The record of a proxy, made if nothing has been written about it yet."""
+        found = self.proxies.get(name)
+        if found is None:
+            found = self.proxies[name] = ProxyRecord()
+        return found
+
+    def apply(self, recorded: Recorded) -> Change:
+        """Fold one fact in. Facts of other families change nothing."""
+        fact = recorded.fact
+        if not isinstance(fact, ProxyFact):
+            return NOTHING
+        record = self.proxy(fact.proxy)
+        record.sequence = recorded.sequence
+        if isinstance(fact, RegistrationFact):
+            _register(record, fact, recorded)
+            return Change(workers=(fact.worker,), proxies=(fact.proxy,))
+        match fact:
+            case ProxyUnreachable():
+                record.reachable, record.since, record.reason = False, recorded.time, fact.reason
+            case ProxyReachable():
+                record.reachable, record.since, record.reason = True, recorded.time, ""
+                record.version = fact.version
+            case LeadershipTaken():
+                record.owner, record.epoch = fact.owner, fact.epoch
+            case DriftFound():
+                record.foreign = fact.foreign
+            case _:
+                return NOTHING
+        return Change(proxies=(fact.proxy,))
+
+
+def _register(record: ProxyRecord, fact: RegistrationFact, recorded: Recorded) -> None:
+    lives = record.registrations.setdefault(fact.worker, {})
+    if isinstance(fact, Deregistered):
+        lives.pop(fact.incarnation, None)
+        if not lives:
+            del record.registrations[fact.worker]
+        return
+    before = lives.get(fact.incarnation)
+    failures = before.failures if before is not None else 0
+    match fact:
+        case Registering():
+            told, reason = Told.REGISTERING, fact.reason
+        case Deregistering():
+            told, reason = Told.DEREGISTERING, fact.reason
+        case Registered():
+            told, reason, failures = Told.REGISTERED, "", 0
+        case RegistrationFailed():
+            told = Told.FAILED if fact.retryable else Told.UNSUPPORTED
+            reason, failures = f"{fact.action}: {fact.reason}", failures + 1
+        case _:
+            return
+    lives[fact.incarnation] = Registration(told, fact.url, recorded.sequence, recorded.time, reason, failures)

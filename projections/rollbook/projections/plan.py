@@ -1,0 +1,206 @@
+"""The plan: what one proxy lists against what it should list, as actions with reasons.
+
+Pure, and the same for create, update and delete: for a key (proxy, worker) it looks at the roster, the ledger and the
+listing as they are and names the one next step. A worker that moves gets its old entry removed first; the step after
+that is planned when that one is done, from what is then true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from rollbook.projections import gates
+from rollbook.projections.fold import State
+from rollbook.projections.gates import Held
+from rollbook.projections.ledger import ProxyRecord, Registration, Told
+from rollbook.projections.policy import Policy, ProxyPolicy
+from rollbook.projections.ports import Entry, Listing
+from rollbook.projections.worker import Worker
+
+
+class Add(msgspec.Struct, frozen=True, gc=False):
+    """It belongs here and is not listed. Admission gates are still to be asked."""
+
+    worker: str
+    incarnation: int
+
+
+class Remove(msgspec.Struct, frozen=True, gc=False):
+    """It is listed and does not belong here, or not in this form."""
+
+    worker: str
+    incarnation: int
+    entry: Entry
+    reason: str
+    unless_wanted: bool = True
+    """Whether it must not be carried out if this life belongs here by the time of the call."""
+
+
+class Settle(msgspec.Struct, frozen=True, gc=False):
+    """The log still counts on an entry that is neither listed nor wanted: write down that it is gone. No call."""
+
+    worker: str
+    incarnation: int
+    url: str
+    sequence: int
+    """Of the fact that left it open."""
+
+
+class Adopt(msgspec.Struct, frozen=True, gc=False):
+    """It is listed, wanted and ours, and the log lacks the outcome (a crash, a lost answer): write it down. No call."""
+
+    worker: str
+    incarnation: int
+    url: str
+    sequence: int
+
+
+Action = Add | Remove | Settle | Adopt
+
+
+class Owned(msgspec.Struct, frozen=True, gc=False):
+    """A listed entry that is ours, and whose."""
+
+    worker: str
+    incarnation: int
+    entry: Entry
+
+
+class Observed(msgspec.Struct, frozen=True, gc=False):
+    """A listing with its entries told apart: ours by worker, and the others."""
+
+    owned: dict[str, list[Owned]]
+    foreign: tuple[str, ...]
+    urls: dict[str, Owned | None]
+    """Canonical URL → who has it; None for a foreign entry."""
+
+
+class Plan(msgspec.Struct, frozen=True, gc=False):
+    """The next step of every worker looked at, and what the log and the listing disagree about."""
+
+    actions: tuple[Action, ...]
+    missing: tuple[str, ...]
+    """Wanted and registered by the log's word, but not listed: the proxy lost them."""
+    unexpected: tuple[str, ...]
+    """Listed, ours, and unknown to the log or not wanted, without a removal under way."""
+
+
+def observe(fleet: str, record: ProxyRecord, listing: Listing) -> Observed:
+    """Tell a listing's entries apart: by tag where there is one, by the ledger's URLs otherwise [I11]."""
+    by_url: dict[str, tuple[str, int]] | None = None
+    owned: dict[str, list[Owned]] = {}
+    foreign: list[str] = []
+    urls: dict[str, Owned | None] = {}
+    for entry in listing.entries:
+        found: Owned | None = None
+        if entry.worker is not None and entry.incarnation is not None and entry.fleet is not None:
+            if entry.fleet == fleet:
+                found = Owned(entry.worker, entry.incarnation, entry)
+        elif entry.fleet is None:
+            if by_url is None:
+                by_url = _urls_of(record)
+            if entry.url in by_url:
+                found = Owned(*by_url[entry.url], entry)
+        urls[entry.url] = found
+        if found is None:
+            foreign.append(entry.url)
+        else:
+            owned.setdefault(found.worker, []).append(found)
+    return Observed(owned, tuple(sorted(foreign)), urls)
+
+
+def _urls_of(record: ProxyRecord) -> dict[str, tuple[str, int]]:
+    """Canonical URL → whose it is by the ledger; the newest word on a URL counts."""
+    newest: dict[str, tuple[int, str, int]] = {}
+    for worker, lives in record.registrations.items():
+        for incarnation, registration in lives.items():
+            known = newest.get(registration.url)
+            if known is None or registration.sequence > known[0]:
+                newest[registration.url] = (registration.sequence, worker, incarnation)
+    return {url: (worker, incarnation) for url, (_, worker, incarnation) in newest.items()}
+
+
+def make_plan(
+    state: State, policy: Policy, proxy: ProxyPolicy, observed: Observed, workers: Iterable[str] | None = None
+) -> Plan:
+    """The next step for each of `workers`, or for every worker that roster, ledger or listing knows if None."""
+    record = state.ledger.proxy(proxy.name)
+    if workers is None:
+        names = dict.fromkeys(state.roster.workers)
+        names.update(dict.fromkeys(record.registrations))
+        names.update(dict.fromkeys(observed.owned))
+        workers = names
+    actions: list[Action] = []
+    missing: list[str] = []
+    unexpected: list[str] = []
+    for name in workers:
+        listed = observed.owned.get(name, [])
+        lives = record.registrations.get(name, {})
+        held = gates.standing(state.roster, policy, proxy, name)
+        current = state.roster.workers.get(name)
+        if held is not None or current is None:
+            actions.extend(_unwanted(name, listed, lives, held, current))
+        else:
+            actions.extend(_wanted(name, listed, lives, current.incarnation))
+            known = lives.get(current.incarnation)
+            if not listed and known is not None and known.told is Told.REGISTERED:
+                missing.append(name)
+        if listed and not lives:
+            unexpected.append(name)
+    return Plan(tuple(actions), tuple(sorted(missing)), tuple(sorted(unexpected)))
+
+
+def _unwanted(
+    name: str, listed: list[Owned], lives: dict[int, Registration], held: Held | None, current: Worker | None
+) -> list[Action]:
+    """Nothing of it may be listed."""
+    if not listed:
+        return _settle(name, lives, ())
+    own = listed[0]
+    return [Remove(name, own.incarnation, own.entry, _why(held, own, current))]
+
+
+def _wanted(name: str, listed: list[Owned], lives: dict[int, Registration], incarnation: int) -> list[Action]:
+    """Exactly one entry of its current life may be listed."""
+    mine = [own for own in listed if own.incarnation == incarnation]
+    other = [own for own in listed if own.incarnation != incarnation]
+    if other:
+        own = other[0]
+        return [Remove(name, own.incarnation, own.entry, f"superseded by incarnation {incarnation}")]
+    if len(mine) > 1:
+        own = _spare(mine, lives.get(incarnation))
+        return [Remove(name, own.incarnation, own.entry, "listed more than once", unless_wanted=False)]
+    settled = _settle(name, lives, (incarnation,))
+    if not mine:
+        return [*settled, Add(name, incarnation)]
+    return [*settled, *_adopt(name, incarnation, mine[0].entry, lives.get(incarnation))]
+
+
+def _why(held: Held | None, own: Owned, current: Worker | None) -> str:
+    if current is not None and current.incarnation > own.incarnation and held is not None:
+        return f"superseded by incarnation {current.incarnation}"
+    return str(held)
+
+
+def _spare(entries: list[Owned], known: Registration | None) -> Owned:
+    """Of several entries of one life, one that the ledger does not name."""
+    for own in entries:
+        if known is None or own.entry.url != known.url:
+            return own
+    return entries[-1]
+
+
+def _settle(name: str, lives: dict[int, Registration], keep: tuple[int, ...]) -> list[Action]:
+    return [
+        Settle(name, incarnation, life.url, life.sequence)
+        for incarnation, life in sorted(lives.items())
+        if incarnation not in keep
+    ]
+
+
+def _adopt(name: str, incarnation: int, entry: Entry, known: Registration | None) -> list[Action]:
+    if known is not None and known.told is Told.REGISTERED and known.url == entry.url:
+        return []
+    return [Adopt(name, incarnation, entry.url, known.sequence if known else 0)]

@@ -1,0 +1,145 @@
+"""The projector: the single consumer of the fleet's log.
+
+It folds every message in stream order, checks that none is missing, and tells its listeners which workers changed. It
+waits for nobody: proxies are the reconciler's business, and a slow one never slows the fold [I10].
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from rollbook.events import Codec, ProxyFact, Recorded
+from rollbook.projections.fold import State
+from rollbook.projections.ports import Clock, EventLog, HistoryHole, LogError, LogUnavailable, Stored
+from rollbook.projections.roster import Change
+
+RETRY_SECONDS: Final = 0.5
+"""Between two tries to read from a log that does not answer."""
+
+
+class LogRewound(LogError):
+    """The log ends before what was already folded: it lost its tail, or is an older copy."""
+
+    def __init__(self, folded: int, last: int) -> None:
+        super().__init__(
+            f"the log ends at sequence {last}, but {folded} was folded already: it lost its tail or was restored from "
+            "an older copy. Start the controller again: it folds the log that is there, and reading the proxies back "
+            "makes the rest right"
+        )
+
+
+class Marks(msgspec.Struct, gc=False):
+    """What changed in one batch, merged: the keys to look at again."""
+
+    workers: dict[str, None] = {}
+    everything: bool = False
+
+
+Listener = Callable[[Marks], None]
+Witness = Callable[[Stored, "Recorded | None", Change], None]
+
+
+class Projector:
+    """Owns the `State`; everybody else reads it."""
+
+    def __init__(self, log: EventLog, codec: Codec, clock: Clock, state: State | None = None) -> None:
+        self.state = State() if state is None else state
+        self.connected = False
+        """Whether the last attempt to read from the log is going well."""
+        self._log = log
+        self._codec = codec
+        self._clock = clock
+        self._listeners: list[Listener] = []
+        self._witnesses: list[Witness] = []
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._tickets = itertools.count()
+
+    def listen(self, listener: Listener) -> None:
+        """Call `listener` after every batch that changed a worker's standing. It must not block."""
+        self._listeners.append(listener)
+
+    def witness(self, witness: Witness) -> None:
+        """Call `witness` for every message folded, with the fact and what it changed. It must not block."""
+        self._witnesses.append(witness)
+
+    async def run(self) -> None:
+        """Read and fold for ever. Raises `HistoryHole` or `LogRewound` when the log cannot be folded any further."""
+        while True:
+            try:
+                await self._follow()
+            except LogUnavailable:
+                self.connected = False
+                await self._clock.sleep(RETRY_SECONDS)
+
+    async def _follow(self) -> None:
+        ends = await self._log.state()
+        if ends.last_sequence < self.state.sequence:
+            raise LogRewound(self.state.sequence, ends.last_sequence)
+        if ends.first_sequence > self.state.sequence + 1:
+            raise HistoryHole(self.state.sequence + 1, f"it begins at {ends.first_sequence}")
+        batches = self._log.read(self.state.sequence)
+        try:
+            async for batch in batches:
+                self.connected = True
+                if not self._fold(batch):
+                    break
+        finally:
+            await batches.aclose()
+        expected = self.state.sequence + 1
+        if await self._log.get(expected) is None and (await self._log.state()).last_sequence >= expected:
+            raise HistoryHole(expected, "it is missing in the middle")
+
+    def _fold(self, batch: Sequence[Stored]) -> bool:
+        """Apply a batch; False if a message is missing before its end, and reading must begin anew."""
+        marks = Marks()
+        state, codec = self.state, self._codec
+        contiguous = True
+        for stored in batch:
+            if stored.sequence <= state.sequence:
+                continue
+            if stored.sequence != state.sequence + 1:
+                contiguous = False
+                break
+            recorded, change = state.apply(stored, codec)
+            for witness in self._witnesses:
+                witness(stored, recorded, change)
+            if recorded is not None and not isinstance(recorded.fact, ProxyFact):
+                marks.everything = marks.everything or change.everything
+                marks.workers.update(dict.fromkeys(change.workers))
+        self._release()
+        if marks.everything or marks.workers:
+            for listener in self._listeners:
+                listener(marks)
+        return contiguous
+
+    def _release(self) -> None:
+        """Wake who waited for a sequence that is folded now."""
+        while self._waiting and self._waiting[0][0] <= self.state.sequence:
+            _, _, future = heapq.heappop(self._waiting)
+            if not future.done():
+                future.set_result(None)
+
+    async def passed(self, sequence: int) -> None:
+        """Wait until the fold has passed `sequence`."""
+        if self.state.sequence >= sequence:
+            return
+        future = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (sequence, next(self._tickets), future))
+        await future
+
+    async def caught_up(self) -> None:
+        """Wait until everything that is in the log now has been folded."""
+        while True:
+            try:
+                ends = await self._log.state()
+            except LogUnavailable:
+                await self._clock.sleep(RETRY_SECONDS)
+                continue
+            await self.passed(ends.last_sequence)
+            return

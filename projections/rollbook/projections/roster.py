@@ -1,0 +1,331 @@
+"""The roster: the fold of all facts about workers and the fleet.
+
+`Roster.apply` is deterministic in (roster, recorded fact) and knows no clock. It says which workers' standing may have
+changed, so that only their keys are looked at again, and why a fact was ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from rollbook.events import (
+    CellDeclared,
+    DrainRequested,
+    Fact,
+    FleetEnded,
+    FleetObserved,
+    FleetStarted,
+    ObservedWorker,
+    OperatorProxyFact,
+    OperatorWorkerFact,
+    ReconcileHeld,
+    Recorded,
+    RecoveryStarted,
+    WeightsLoaded,
+    WeightsPublished,
+    WorkerCordoned,
+    WorkerDown,
+    WorkerFact,
+    WorkerForgotten,
+    WorkerResumed,
+    WorkerSuspected,
+    WorkerSuspended,
+    WorkerUncordoned,
+    WorkerUp,
+)
+from rollbook.projections.transitions import NOT_SEEN, STALE, Relation, relate, rule
+from rollbook.projections.worker import LIVE, Phase, Suspension, Worker, new_worker
+
+REMEMBERED_IDS: Final = 32
+"""Per worker: how far back a repeated id is recognised once the server's duplicate window has passed."""
+
+_FLEET: Final = ""
+
+
+class Change(msgspec.Struct, frozen=True, gc=False):
+    """What a fact changed."""
+
+    workers: tuple[str, ...] = ()
+    """Whose standing may be another now."""
+    everything: bool = False
+    """Any worker's standing may be another now."""
+    ignored: str | None = None
+    """Why the fact changed nothing, if it did not."""
+    proxies: tuple[str, ...] = ()
+    """Whose registrations or reachability changed."""
+
+
+NOTHING: Final = Change()
+_DUPLICATE: Final = Change(ignored="a repeated id")
+
+
+class Decision(msgspec.Struct, frozen=True, gc=False):
+    """Something an operator decided: who, why, when in the log."""
+
+    by: str
+    why: str
+    sequence: int
+
+
+class Cell(msgspec.Struct, frozen=True, gc=False):
+    """A declared cell."""
+
+    size: int
+    cell_incarnation: int
+
+
+class Roster(msgspec.Struct, gc=False):
+    """Every worker's incarnation, phase and reasons, and what was decided about the fleet."""
+
+    workers: dict[str, Worker] = {}
+    cordons: dict[str, Decision] = {}
+    """By worker, known or not; survives new incarnations."""
+    tombstones: dict[str, int] = {}
+    """Forgotten workers: only a higher incarnation returns."""
+    cells: dict[str, list[str]] = {}
+    """`<pool>/<cell>` → names of its workers, in the order in which they were first heard of."""
+    declared: dict[str, Cell] = {}
+    bars: dict[str, int] = {}
+    """By pool: the version of the weights published last."""
+    held: dict[str, Decision] = {}
+    """Proxies whose reconciliation an operator holds; `""` stands for all."""
+    observers: dict[str, int] = {}
+    """By observer: `as_of` of its last listing."""
+    run_id: str | None = None
+    ended: bool = False
+    recent: dict[str, dict[str, None]] = {}
+    """The last ids of every worker, and of the fleet under `""`."""
+
+    def apply(self, recorded: Recorded) -> Change:
+        """Fold one fact in. Facts of the proxy and quarantine families are not the roster's and change nothing."""
+        fact = recorded.fact
+        if isinstance(fact, WorkerFact):
+            if self._repeated(fact.worker, recorded.id):
+                return _DUPLICATE
+            return self._worker(fact, fact.incarnation, recorded)
+        if isinstance(fact, OperatorWorkerFact):
+            return _DUPLICATE if self._repeated(fact.worker, recorded.id) else self._operator(fact, recorded)
+        if fact.FAMILY not in {"fleet", "operator"}:
+            return NOTHING
+        return _DUPLICATE if self._repeated(_FLEET, recorded.id) else self._fleet(fact, recorded)
+
+    def _repeated(self, entity: str, fact_id: str) -> bool:
+        seen = self.recent.get(entity)
+        if seen is None:
+            self.recent[entity] = {fact_id: None}
+            return False
+        if fact_id in seen:
+            return True
+        seen[fact_id] = None
+        if len(seen) > REMEMBERED_IDS:
+            del seen[next(iter(seen))]
+        return False
+
+    # -------------------------------------------------------------- one worker
+
+    def _worker(self, fact: WorkerFact | DrainRequested, incarnation: int, recorded: Recorded) -> Change:
+        name = fact.worker
+        worker = self.workers.get(name)
+        if worker is None:
+            if incarnation <= self.tombstones.get(name, 0):
+                return Change(ignored="an operator had it forgotten; only a higher incarnation returns")
+            worker = new_worker(name)
+        relation = relate(incarnation, worker.incarnation)
+        found = rule(worker.phase, type(fact), relation)
+        if found.ignored is not None:
+            return Change(ignored=found.ignored)
+        if found.if_seen and isinstance(fact, WorkerFact) and fact.seen < worker.since_sequence:
+            return Change(ignored=NOT_SEEN)
+        if worker.began == 0:
+            self.workers[name] = worker
+            self.tombstones.pop(name, None)
+        place = (worker.pool, worker.cell)
+        alone = worker.cell_size == 1
+        if relation is Relation.NEWER:
+            worker.begin_life(incarnation, recorded.sequence)
+        if isinstance(fact, WorkerFact):
+            worker.identify(fact)
+        self._place(worker, None if worker.began == recorded.sequence else place)
+        self._move(worker, found.phase, recorded)
+        _mark(worker, fact, recorded.sequence)
+        return Change((name,)) if alone and worker.cell_size == 1 else Change(tuple(self.siblings(worker)))
+
+    def _move(self, worker: Worker, phase: Phase, recorded: Recorded) -> None:
+        worker.last = recorded.sequence
+        if phase is worker.phase:
+            return
+        worker.phase = phase
+        worker.since_sequence = recorded.sequence
+        worker.since_time = recorded.time
+        worker.reason = getattr(recorded.fact, "reason", "")
+        if phase not in LIVE:
+            worker.suspicion = None
+            worker.suspension = None
+
+    def _place(self, worker: Worker, before: tuple[str | None, str | None] | None) -> None:
+        """Keep the index of cells; a worker may be heard of before its pool is known, or move."""
+        if before is not None and before != (worker.pool, worker.cell):
+            self._unplace(worker.name, _cell_key(*before))
+        key = _cell_key(worker.pool, worker.cell)
+        if key is not None:
+            names = self.cells.setdefault(key, [])
+            if worker.name not in names:
+                names.append(worker.name)
+
+    def _unplace(self, name: str, key: str | None) -> None:
+        if key is not None and name in self.cells.get(key, ()):
+            self.cells[key].remove(name)
+            if not self.cells[key]:
+                del self.cells[key]
+
+    def siblings(self, worker: Worker) -> list[str]:
+        """The names of all known workers of its cell, itself included."""
+        key = _cell_key(worker.pool, worker.cell)
+        return self.cells.get(key, [worker.name]) if key is not None else [worker.name]
+
+    # -------------------------------------------------------------- the operator
+
+    def _operator(self, fact: OperatorWorkerFact, recorded: Recorded) -> Change:
+        name = fact.worker
+        match fact:
+            case WorkerCordoned():
+                self.cordons[name] = Decision(fact.by, fact.why, recorded.sequence)
+            case WorkerUncordoned():
+                if self.cordons.pop(name, None) is None:
+                    return Change(ignored="it was not cordoned")
+            case WorkerForgotten():
+                return self._forget(name)
+            case DrainRequested():
+                worker = self.workers.get(name)
+                return self._worker(fact, worker.incarnation if worker else 0, recorded)
+            case _:
+                return NOTHING
+        return Change((name,))
+
+    def _forget(self, name: str) -> Change:
+        worker = self.workers.pop(name, None)
+        if worker is None:
+            return Change(ignored="nothing is known of this worker")
+        self.tombstones[name] = worker.incarnation
+        touched = self.siblings(worker)
+        affected = tuple(touched)
+        self._unplace(name, _cell_key(worker.pool, worker.cell))
+        return Change(affected if name in affected else (*affected, name))
+
+    # -------------------------------------------------------------- the fleet
+
+    def _fleet(self, fact: Fact, recorded: Recorded) -> Change:
+        match fact:
+            case FleetStarted(run_id=run_id):
+                if run_id == self.run_id:
+                    return Change(ignored="this run has begun already")
+                self.run_id, self.ended = run_id, False
+                self.bars.clear()
+                return self._retire_all(f"run {run_id} began", recorded)
+            case FleetEnded():
+                self.ended = True
+                return self._retire_all(fact.reason or f"run {fact.run_id} ended", recorded)
+            case CellDeclared():
+                key = f"{fact.pool}/{fact.cell}"
+                self.declared[key] = Cell(fact.size, fact.cell_incarnation)
+                return Change(tuple(self.cells.get(key, ())))
+            case WeightsPublished():
+                self.bars[fact.pool] = fact.version
+                return Change(everything=True)
+            case FleetObserved():
+                return self._observed(fact, recorded)
+            case OperatorProxyFact():
+                key = fact.proxy or ""
+                if isinstance(fact, ReconcileHeld):
+                    self.held[key] = Decision(fact.by, fact.why, recorded.sequence)
+                elif self.held.pop(key, None) is None:
+                    return Change(ignored="it was not held")
+                return Change(everything=True)
+            case _:
+                return NOTHING
+
+    def _retire_all(self, reason: str, recorded: Recorded) -> Change:
+        for worker in self.workers.values():
+            if worker.phase is not Phase.RETIRED:
+                self._move(worker, Phase.RETIRED, recorded)
+                worker.reason = reason
+        return Change(everything=True)
+
+    def _observed(self, fact: FleetObserved, recorded: Recorded) -> Change:
+        """Heal lost edges of the listed pools: what is listed lives, what is omitted is down."""
+        if fact.as_of <= self.observers.get(fact.observer, -1):
+            return Change(ignored="an older listing than this observer's last")
+        self.observers[fact.observer] = fact.as_of
+        listed = {line.worker: line for line in fact.workers}
+        touched: dict[str, None] = {}
+        for line in fact.workers:
+            touched.update(dict.fromkeys(self._seen_alive(line, fact, recorded)))
+        pools = set(fact.pools)
+        for worker in list(self.workers.values()):
+            gone = worker.name not in listed or listed[worker.name].incarnation < worker.incarnation
+            if worker.pool in pools and gone and worker.phase in LIVE and worker.began <= fact.as_of:
+                self._move(worker, Phase.DOWN, recorded)
+                worker.evidence = "not_observed"
+                worker.reason = f"{fact.observer} did not list it"
+                touched.update(dict.fromkeys(self.siblings(worker)))
+        return Change(tuple(touched))
+
+    def _seen_alive(self, line: ObservedWorker, fact: FleetObserved, recorded: Recorded) -> Iterable[str]:
+        """What is listed lives: a newer life begins, a starting one serves, one that was only not listed is back."""
+        if line.incarnation <= self.tombstones.get(line.worker, 0):
+            return ()
+        worker = self.workers.get(line.worker) or new_worker(line.worker)
+        if worker.pool is not None and worker.pool not in fact.pools:
+            return ()
+        relation = relate(line.incarnation, worker.incarnation)
+        target = Phase.SERVING if line.serving else Phase.STARTING
+        if relation is Relation.OLDER:
+            return ()
+        if relation is Relation.NEWER:
+            self.workers[line.worker] = worker
+            self.tombstones.pop(line.worker, None)
+            worker.begin_life(line.incarnation, recorded.sequence)
+            self._place(worker, None)
+        elif worker.phase is Phase.DOWN:
+            healed = worker.evidence == "not_observed" and worker.since_sequence <= fact.as_of
+            if not healed:
+                return ()
+            worker.evidence = None
+        elif worker.phase is not Phase.STARTING or target is Phase.STARTING:
+            return ()
+        self._move(worker, target, recorded)
+        worker.reason = f"{fact.observer} listed it"
+        return self.siblings(worker)
+
+
+def _cell_key(pool: str | None, cell: str | None) -> str | None:
+    return None if pool is None or cell is None else f"{pool}/{cell}"
+
+
+def _mark(worker: Worker, fact: Fact, sequence: int) -> None:
+    """The marks that a fact leaves beside the phase."""
+    match fact:
+        case WorkerUp():
+            worker.suspicion = None
+            worker.evidence = None
+        case WorkerDown():
+            worker.evidence = fact.evidence
+        case RecoveryStarted():
+            worker.evidence = worker.evidence or "planned"
+        case WorkerSuspected():
+            worker.suspicion = fact.reason or "suspected"
+        case WorkerSuspended():
+            worker.suspension = Suspension(fact.reason, fact.until, sequence)
+        case WorkerResumed():
+            worker.suspicion = None
+            worker.suspension = None
+        case WeightsLoaded():
+            worker.weights = fact.version
+        case _:
+            return
+
+
+__all__ = ["NOTHING", "REMEMBERED_IDS", "STALE", "Cell", "Change", "Decision", "Roster"]

@@ -1,0 +1,93 @@
+"""One worker as the roster knows it: which life, in which phase, with which marks on it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from rollbook.events import WorkerFact, parse_worker
+
+
+class Phase(StrEnum):
+    """Where one life of a worker stands."""
+
+    ABSENT = "absent"
+    STARTING = "starting"
+    SERVING = "serving"
+    DRAINING = "draining"
+    DOWN = "down"
+    RETIRED = "retired"
+
+
+LIVE = frozenset({Phase.STARTING, Phase.SERVING, Phase.DRAINING})
+"""Phases of a life that has not ended."""
+
+
+class Suspension(msgspec.Struct, frozen=True, gc=False):
+    """Asleep on purpose."""
+
+    reason: str
+    until: str | None
+    sequence: int
+
+
+class Worker(msgspec.Struct, omit_defaults=True, gc=False):
+    """The roster's record of one worker. Mutable, and mutated by the fold alone; readers look, never keep."""
+
+    name: str
+    pool: str | None
+    cell: str | None
+    rank: int
+    incarnation: int = 0
+    phase: Phase = Phase.ABSENT
+    since_sequence: int = 0
+    """The fact that brought it into this phase."""
+    since_time: str = ""
+    """That fact's own time, RFC 3339: for people."""
+    began: int = 0
+    """The sequence of the first fact of this life."""
+    last: int = 0
+    """The sequence of the last fact about this worker that was not ignored."""
+    cell_size: int = 1
+    cell_incarnation: int | None = None
+    entrypoint: bool = True
+    evidence: str | None = None
+    """Of the last Down."""
+    reason: str = ""
+    """Why it is in this phase, in the author's words."""
+    suspicion: str | None = None
+    suspension: Suspension | None = None
+    weights: int | None = None
+
+    def begin_life(self, incarnation: int, sequence: int) -> None:
+        """Forget all that belonged to the life before; what stays is the name and the place in the fleet."""
+        self.incarnation = incarnation
+        self.phase = Phase.ABSENT
+        self.began = sequence
+        self.cell_size = 1
+        self.cell_incarnation = None
+        self.evidence = None
+        self.reason = ""
+        self.suspicion = None
+        self.suspension = None
+        self.weights = None
+
+    def identify(self, fact: WorkerFact) -> None:
+        """Take over what the fact says about the worker's place in the fleet."""
+        if fact.pool is not None:
+            self.pool = fact.pool
+        if fact.cell is not None:
+            self.cell = fact.cell
+        if fact.rank is not None:
+            self.rank = fact.rank
+        if fact.cell_incarnation is not None:
+            self.cell_size = fact.cell_size
+            self.cell_incarnation = fact.cell_incarnation
+        self.entrypoint = self.rank == 0 if fact.entrypoint is None else fact.entrypoint
+
+
+def new_worker(name: str) -> Worker:
+    """A worker of which nothing has been heard yet."""
+    parsed = parse_worker(name)
+    return Worker(name, parsed.pool, parsed.cell, parsed.rank, entrypoint=parsed.rank == 0)

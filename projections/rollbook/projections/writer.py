@@ -1,0 +1,127 @@
+"""The fenced writer of one proxy's subject: intents and outcomes go into the log one after the other, or not at all.
+
+Every append expects the subject's last sequence to be the one that this writer left there. So a deposed controller's
+append is refused by the server [I7], and nothing is written out of turn. Facts that arrive while an append is under
+way go together in the next one (intents of many workers become one atomic batch).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from rollbook.events import Codec, Draft, Fact, LeadershipTaken, RollbookError
+from rollbook.events.subjects import proxy_subject
+from rollbook.events.times import rfc3339
+from rollbook.projections.ports import AppendConflict, LogUnavailable
+from rollbook.projections.resources import Resources
+
+MOST_IN_A_BATCH: Final = 500
+RETRY_SECONDS: Final = 0.2
+
+
+class Deposed(RollbookError):
+    """Somebody else wrote to the proxy's subject: this process does not lead the fleet any more."""
+
+    def __init__(self, proxy: str, conflict: AppendConflict) -> None:
+        super().__init__(
+            f"another controller writes for proxy {proxy!r} ({conflict}); this one stands down. "
+            "Run one controller a fleet"
+        )
+
+
+class _Waiting(msgspec.Struct, gc=False):
+    drafts: list[Draft]
+    done: asyncio.Future[list[int]]
+
+
+class FencedWriter:
+    """Appends to one proxy's subject. Use it from one event loop."""
+
+    def __init__(self, proxy: str, fleet: str, resources: Resources) -> None:
+        self._proxy = proxy
+        self._log = resources.log
+        self._clock = resources.clock
+        self._ids = resources.ids
+        self._publisher = resources.owner
+        self._codec = Codec(fleet)
+        self._subject = proxy_subject(fleet, proxy)
+        self._last = 0
+        self._queue: list[_Waiting] = []
+        self._writing: asyncio.Task[None] | None = None
+        self.writable = True
+        """False while the log does not answer: then no admin call is made, because its intent cannot be written."""
+
+    async def take_over(self, owner: str, epoch: int) -> int:
+        """Become the subject's only writer: move its sequence, so that whoever wrote before is refused."""
+        draft = self._draft(LeadershipTaken(proxy=self._proxy, owner=owner, epoch=epoch))
+        while True:
+            try:
+                last = await self._log.last(self._subject)
+                expected = 0 if last is None else last.sequence
+                [self._last] = await self._log.append([draft], expect={self._subject: expected})
+            except AppendConflict:
+                continue
+            except LogUnavailable:
+                self.writable = False
+                await self._clock.sleep(RETRY_SECONDS)
+                continue
+            self.writable = True
+            return self._last
+
+    async def write(self, *facts: Fact) -> int:
+        """Append the facts in order and return the last one's sequence. Waits as long as the log does not answer.
+
+        Raises `Deposed` if somebody else has written to the subject.
+        """
+        waiting = _Waiting([self._draft(fact) for fact in facts], asyncio.get_running_loop().create_future())
+        self._queue.append(waiting)
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._drain())
+        return (await waiting.done)[-1]
+
+    def _draft(self, fact: Fact) -> Draft:
+        return self._codec.draft(fact, id=self._ids.new(), time=rfc3339(self._clock.now()), publisher=self._publisher)
+
+    async def _drain(self) -> None:
+        while self._queue:
+            batch: list[_Waiting] = []
+            size = 0
+            while self._queue and size + len(self._queue[0].drafts) <= MOST_IN_A_BATCH:
+                size += len(self._queue[0].drafts)
+                batch.append(self._queue.pop(0))
+            try:
+                sequences = await self._append([draft for waiting in batch for draft in waiting.drafts])
+            except RollbookError as exc:
+                for waiting in (*batch, *self._queue):
+                    if not waiting.done.done():
+                        waiting.done.set_exception(exc)
+                self._queue.clear()
+                return
+            at = 0
+            for waiting in batch:
+                if not waiting.done.done():
+                    waiting.done.set_result(sequences[at : at + len(waiting.drafts)])
+                at += len(waiting.drafts)
+
+    async def _append(self, drafts: list[Draft]) -> list[int]:
+        while True:
+            try:
+                sequences = await self._log.append(drafts, expect={self._subject: self._last})
+            except LogUnavailable:
+                self.writable = False
+                await self._clock.sleep(RETRY_SECONDS)
+                continue
+            except AppendConflict as exc:
+                raise Deposed(self._proxy, exc) from exc
+            self.writable = True
+            self._last = sequences[-1]
+            return sequences
+
+    async def close(self) -> None:
+        """Stop writing; what has not been appended is not."""
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)
