@@ -64,9 +64,9 @@ def url_problem(url: str, schemes: tuple[str, ...], example: str) -> str | None:
     except ValueError:
         return f"not a usable URL; write it as {example}"
     if "@" in url:
-        return f"credentials do not belong in a URL; write {example} and give the secret by reference"
+        return f"credentials do not belong in a URL; write {example} and a secret reference"
     if parts.scheme not in schemes or "://" not in url:
-        return f"{url[:80]!r} does not start with {' or '.join(f'{s}://' for s in schemes)}; write it as {example}"
+        return f"{url[:80]!r} has no scheme that fits; write it as {example}"
     if not host or any(c.isspace() for c in url) or port == 0:
         return f"{url[:80]!r} names no usable host and port; write it as {example}"
     if parts.query or parts.fragment:
@@ -97,7 +97,7 @@ def _nats_url(value: str) -> str | None:
 
 def _secret_file(value: str) -> str | None:
     if "\n" in value or "-----" in value or _SEED.fullmatch(value.strip()):
-        return "a secret in clear; name the file that holds it, and change that secret"
+        return "a secret in clear: change it, and name the file that holds it"
     return _not_empty(value)
 
 
@@ -118,7 +118,7 @@ def _url_template(value: str) -> str | None:
 def _ready_path(value: str) -> str | None:
     if value == "" or (value.startswith("/") and not any(c.isspace() or c in "?#" for c in value)):
         return None
-    return f"{value[:80]!r} is not a path; write /health, or '' to ask nothing before a worker is added"
+    return f"{value[:80]!r} is not a path; write /health, or '' to ask nothing"
 
 
 def _pools(value: list[str]) -> str | None:
@@ -145,7 +145,7 @@ def _address_name(value: str) -> str | None:
 def _variable(value: str) -> str | None:
     if value.isascii() and value.isidentifier():
         return None
-    return "is not the name of an environment variable; if it is the secret itself, put that into a variable"
+    return "is no variable's name; is it the secret itself?"
 
 
 def _not_empty(value: str) -> str | None:
@@ -209,7 +209,8 @@ def check_together(tree: dict[str, Any]) -> Iterator[Problem]:
     if pools is not None:
         yield from _check_pools(proxies, pools)
     pace = tree.get("reconcile") or {}
-    if (pace.get("backoff_first") or 0.0) > (pace.get("backoff_most") or math.inf):
+    first, most = (pace.get(key, getattr(ReconcilePolicy(), key)) for key in ("backoff_first", "backoff_most"))
+    if first is not None and most is not None and first > most:
         yield ("reconcile", "backoff_first"), "is longer than backoff_most; the first delay is the shortest"
 
 
@@ -266,7 +267,7 @@ def _check_pools(proxies: list[dict[str, Any]], pools: dict[str, Any]) -> Iterat
         if name not in served and pool is not None and pool.get("requires_proxy", required):
             yield (
                 ("pools", name),
-                f"requires a proxy and none serves it; add {name!r} to a proxy's pools, or set requires_proxy = false",
+                "requires a proxy and none serves it; name it in a proxy or set requires_proxy = false",
             )
 
 

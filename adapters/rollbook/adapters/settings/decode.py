@@ -29,7 +29,7 @@ from rollbook.adapters.settings.model import SecretRef
 _T = TypeVar("_T")
 Path = tuple[str | int, ...]
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
-_IN_CLEAR: Final = 'a secret in clear; write { env = "NAME" } or { file = "path" } instead, and change that secret'
+_IN_CLEAR: Final = 'a secret in clear: change it, and write { env = "NAME" } or { file = "path" }'
 
 
 class FromVariable(msgspec.Struct, frozen=True):

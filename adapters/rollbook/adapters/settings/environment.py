@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from msgspec import inspect
@@ -41,15 +41,16 @@ def override(
     known = variables(into, result)  # the provider's kind, now set, decides which keys there are
     _put(result, known, given, environ)
     problems = [
-        f"{name}: could mean more than one key; give the proxies or pools names that differ in more than '-' and '_'"
+        f"{name}: stands for two keys; choose names that differ in more than '-' and '_'"
         for name in sorted(given)
         if len(known.get(name, ())) > 1
     ]
-    warnings = [
-        f"{name} is set and overrides nothing{f'; did you mean {near}?' if (near := nearest(name, known)) else ''}"
-        for name in sorted(given - known.keys())
-    ]
-    return result, problems, warnings
+    return result, problems, [_no_override(name, known) for name in sorted(given - known.keys())]
+
+
+def _no_override(name: str, known: Iterable[str]) -> str:
+    near = nearest(name.removeprefix(PREFIX), (one.removeprefix(PREFIX) for one in known))
+    return f"{name} is set and overrides nothing{f'; did you mean {PREFIX}{near}?' if near else ''}"
 
 
 def _put(

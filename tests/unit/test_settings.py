@@ -1,0 +1,484 @@
+"""Every wrong configuration gets one line that says where, what and what to write instead; all lines come at once."""
+
+import msgspec
+import pytest
+
+from rollbook.adapters.settings import (
+    ConfigError,
+    ProxySettings,
+    RayProvider,
+    SecretRef,
+    Settings,
+    StaticProvider,
+    load,
+    load_client,
+    read_secret,
+)
+from rollbook.adapters.settings.checks import refuse_unreachable_log
+from rollbook.projections.policy import PoolPolicy, ReconcilePolicy
+from rollbook.projections.ports import HostAndPort
+
+GOOD = """
+fleet = "math-rl"
+
+[nats]
+url = "nats://127.0.0.1:4222"
+
+[provider]
+kind = "ray"
+
+[pools.rollout]
+
+[[proxies]]
+name = "router-a"
+kind = "sglang"
+admin_url = "http://127.0.0.1:30000"
+pools = ["rollout"]
+"""
+
+
+def read(tmp_path, text, environ=None):
+    (tmp_path / "rollbook.toml").write_text(text)
+    return load(None, environ=environ or {}, cwd=tmp_path)
+
+
+def problems(tmp_path, text, environ=None):
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, text, environ)
+    assert str(caught.value) == "\n".join(caught.value.problems)
+    return list(caught.value.problems)
+
+
+def changed(old, new):
+    assert old in GOOD
+    return GOOD.replace(old, new)
+
+
+def reason(kind, name, letter):
+    return f"{name!r} cannot name a {kind}: {letter!r} is not allowed; use letters, digits, '_' and '-'"
+
+
+# ---------------------------------------------------------------- what is read
+
+
+def test_the_smallest_useful_file(tmp_path):
+    config = read(tmp_path, GOOD)
+    assert config.settings == Settings(
+        fleet="math-rl",
+        provider=RayProvider(),
+        nats=msgspec.structs.replace(Settings(fleet="x", provider=RayProvider()).nats, url="nats://127.0.0.1:4222"),
+        pools={"rollout": PoolPolicy()},
+        proxies=(
+            ProxySettings(name="router-a", kind="sglang", admin_url="http://127.0.0.1:30000", pools=("rollout",)),
+        ),
+    )
+    assert config.directory == tmp_path / ".rollbook"
+    assert config.warnings == ()
+
+
+def test_policy_is_what_the_gates_and_the_plan_need(tmp_path):
+    text = changed("[pools.rollout]", '[pools.rollout]\nready_path = ""\n[reconcile]\nresync = 2')
+    policy = read(tmp_path, text).settings.policy()
+    assert policy.fleet == "math-rl"
+    assert policy.pool("rollout") == PoolPolicy(ready_path=None)
+    assert policy.proxies["router-a"].pools == ("rollout",)
+    assert policy.reconcile == ReconcilePolicy(resync=2.0)
+
+
+def test_static_addresses(tmp_path):
+    text = changed(
+        'kind = "ray"', 'kind = "static"\n[provider.workers.rollout-0-0]\nprimary = "h:80"\nsession = "[::1]:81"'
+    )
+    provider = read(tmp_path, text).settings.provider
+    assert isinstance(provider, StaticProvider)
+    assert provider.addresses() == {"rollout-0-0": {"primary": HostAndPort("h", 80), "session": HostAndPort("::1", 81)}}
+
+
+# ---------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "flet = 1\n" + GOOD,
+            ["flet: unknown key; did you mean 'fleet'?"],
+        ),
+        (
+            changed("admin_url", "admin_uri"),
+            [
+                "proxies[0].admin_uri: unknown key; did you mean 'admin_url'?",
+                'proxies[0].admin_url: is missing; write admin_url = "http://host:port"; it has no default',
+            ],
+        ),
+        (
+            GOOD + "[logs]\nzzz = 1",
+            ["logs.zzz: unknown key; known here: format, level"],
+        ),
+        (
+            GOOD.replace('admin_url = "http://127.0.0.1:30000"\n', ""),
+            ['proxies[0].admin_url: is missing; write admin_url = "http://host:port"; it has no default'],
+        ),
+        (
+            GOOD + 'api_key = "hunter2"',
+            ['proxies[0].api_key: a secret in clear: change it, and write { env = "NAME" } or { file = "path" }'],
+        ),
+        (
+            GOOD + 'api_key = { env = "A", file = "b" }',
+            ['proxies[0].api_key: needs exactly one of { env = "NAME" } and { file = "path" }'],
+        ),
+        (
+            GOOD + 'api_key = { env = "sk-hunter2" }',
+            ["proxies[0].api_key.env: is no variable's name; is it the secret itself?"],
+        ),
+        (
+            changed('url = "nats', 'creds = "-----BEGIN NATS USER JWT-----"\nurl = "nats'),
+            ["nats.creds: a secret in clear: change it, and name the file that holds it"],
+        ),
+        (
+            changed("nats://127", "nats://me:hunter2@127"),
+            ["nats.url: credentials do not belong in a URL; write nats://host:4222 and a secret reference"],
+        ),
+        (
+            changed("http://127", "http://me:hun/ter2@127"),
+            ["proxies[0].admin_url: not a usable URL; write it as http://host:port"],
+        ),
+        (
+            changed("http://127", "me:hunter2@127"),
+            ["proxies[0].admin_url: credentials do not belong in a URL; write http://host:port and a secret reference"],
+        ),
+        (
+            changed('"http://127.0.0.1:30000"', '"127.0.0.1:30000"'),
+            ["proxies[0].admin_url: '127.0.0.1:30000' has no scheme that fits; write it as http://host:port"],
+        ),
+        (
+            changed('"http://127.0.0.1:30000"', '"http://:30000"'),
+            ["proxies[0].admin_url: 'http://:30000' names no usable host and port; write it as http://host:port"],
+        ),
+        (
+            changed("nats://127.0.0.1:4222", "nats://127.0.0.1:4222,http://b:4222"),
+            ["nats.url: 'http://b:4222' has no scheme that fits; write it as nats://host:4222"],
+        ),
+        (
+            GOOD + '[[proxies]]\nname = "router-a"\nkind = "sglang"\nadmin_url = "http://b:1"\npools = ["rollout"]',
+            ["proxies[1].name: 'router-a' is the name of proxies[0] already; choose another"],
+        ),
+        (
+            GOOD
+            + '[[proxies]]\nname = "b"\nkind = "sglang"\nadmin_url = "http://127.0.0.1:30000/"\npools = ["rollout"]',
+            ["proxies[1].admin_url: is the router of proxies[0] already; one table with all its pools is enough"],
+        ),
+        (
+            GOOD + "[pools.prefill]",
+            ["pools.prefill: requires a proxy and none serves it; name it in a proxy or set requires_proxy = false"],
+        ),
+        (
+            changed('["rollout"]', '["rollout", "rolout"]'),
+            ["proxies[0].pools: 'rolout' is not declared; did you mean 'rollout'?"],
+        ),
+        (
+            changed("[pools.rollout]\n", ""),
+            ["proxies[0].pools: 'rollout' is not declared; add [pools.rollout]"],
+        ),
+        (
+            changed('["rollout"]', "[]"),
+            [
+                "proxies[0].pools: names no pool, so the proxy would serve nothing; name at least one",
+            ],
+        ),
+        (
+            changed('kind = "ray"', 'kind = "ray-actors"'),
+            ['provider.kind: the string "ray-actors" where "ray" or "static" is needed'],
+        ),
+        (
+            changed('kind = "ray"', ""),
+            ['provider.kind: is missing; write "ray" or "static"'],
+        ),
+        (
+            changed('[provider]\nkind = "ray"\n', ""),
+            ['provider: is missing; write [provider] with kind = "ray" or kind = "static"'],
+        ),
+        (
+            changed('kind = "sglang"', 'kind = "nginx"'),
+            ['proxies[0].kind: the string "nginx" where "sglang" is needed'],
+        ),
+        (
+            changed('fleet = "math-rl"', 'fleet = "math.rl"'),
+            ["fleet: 'math.rl' cannot name a fleet: '.' is not allowed; use letters, digits, '_' and '-'"],
+        ),
+        (
+            changed('fleet = "math-rl"', ""),
+            ['fleet: is missing; write fleet = "math-rl"'],
+        ),
+        (
+            changed('fleet = "math-rl"', "fleet = 7"),
+            ["fleet: the number 7 where a string is needed"],
+        ),
+        (
+            changed("[pools.rollout]", '[pools.rollout]\nrequires_proxy = "yes"'),
+            ['pools.rollout.requires_proxy: the string "yes" where true or false is needed'],
+        ),
+        (
+            changed('["rollout"]', '"rollout"'),
+            ['proxies[0].pools: the string "rollout" where a list of strings is needed'],
+        ),
+        (
+            changed("[pools.rollout]", '[pools]\nrollout = "x"'),
+            ['pools.rollout: the string "x" where a table is needed'],
+        ),
+        (
+            changed("[pools.rollout]", '[pools.rollout]\n[pools."a b"]\nrequires_proxy = false'),
+            ["pools.\"a b\": 'a b' cannot name a pool: ' ' is not allowed; use letters, digits, '_' and '-'"],
+        ),
+        (
+            changed("[pools.rollout]", '[pools.rollout]\nurl = "http://{primary"'),
+            ["pools.rollout.url: not a usable template; write it as http://{primary}"],
+        ),
+        (
+            changed("[pools.rollout]", '[pools.rollout]\nurl = "http://worker:8000"'),
+            [
+                "pools.rollout.url: must name an address of the worker in braces, as in http://{primary}",
+            ],
+        ),
+        (
+            changed("[pools.rollout]", '[pools.rollout]\nready_path = "health"'),
+            ["pools.rollout.ready_path: 'health' is not a path; write /health, or '' to ask nothing"],
+        ),
+        (
+            GOOD + "[reconcile]\nresync = 0\ncall_deadline = nan\nremovals_in_flight = 1.5",
+            [
+                "reconcile.resync: 0.0 is not usable; write a number above 0",
+                "reconcile.call_deadline: nan is not usable; write a number above 0",
+                "reconcile.removals_in_flight: the number 1.5 where a whole number is needed",
+            ],
+        ),
+        (
+            GOOD + "[reconcile]\nbackoff_first = 20",
+            ["reconcile.backoff_first: is longer than backoff_most; the first delay is the shortest"],
+        ),
+        (
+            changed('url = "nats://127.0.0.1:4222"', 'token = { env = "T" }'),
+            ["nats.token: has no meaning without nats.url: the embedded server makes its own credentials"],
+        ),
+        (
+            changed("[provider]", 'creds = "a.creds"\ntoken = { env = "T" }\n[provider]'),
+            ["nats.creds: is given together with token; a server asks for one of them"],
+        ),
+        (
+            changed('kind = "ray"', 'kind = "static"\n[provider.workers."a.b"]\nprimary = "h"\n[provider.workers.c]'),
+            [
+                f"""provider.workers."a.b": {reason("worker", "a.b", ".")}""",
+                'provider.workers."a.b".primary: it has no port; write host:port',
+                'provider.workers.c: has no primary address; add primary = "host:port"',
+            ],
+        ),
+        (
+            changed("[provider]", "[provider]\nworkers = {}"),
+            ["provider.workers: unknown key; known here: kind, manager, namespace, address"],
+        ),
+        (
+            GOOD + "[logs]\nlevel = 5",
+            [
+                'logs.level: the number 5 where "debug" or "error" or "info" or "warning" is needed',
+            ],
+        ),
+        (
+            "proxies = 5\n" + changed("[pools.rollout]", "").partition("[[proxies]]")[0],
+            ["proxies: the number 5 where a list of tables ([[...]]) is needed"],
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_place(tmp_path, text, expected):
+    found = problems(tmp_path, text)
+    assert found == [f"rollbook.toml: {line}" for line in expected]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD + 'api_key = "hunter2"',
+        GOOD + 'api_key = ["hunter2"]',
+        GOOD + 'apikey = "hunter2"',
+        changed('url = "nats', 'token = "hunter2"\nurl = "nats'),
+        changed("nats://127.0.0.1:4222", "nats://me:hunter2@h:1"),
+        changed("nats://127.0.0.1:4222", "nats://me:hunter2/x@h:1"),
+        changed("nats://127.0.0.1:4222", "me:hunter2@h:1"),
+        changed("http://127.0.0.1:30000", "http://me:hunter2@h:1"),
+        changed("[pools.rollout]", '[pools.rollout]\nurl = "http://me:hunter2@{primary}"'),
+        changed('url = "nats', 'nkey = "SUAHUNTER2AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"\nurl = "nats'),
+    ],
+)
+def test_a_secret_is_never_repeated(tmp_path, text):
+    assert "hunter2" not in "\n".join(problems(tmp_path, text)).lower()
+
+
+def test_all_problems_are_said_at_once(tmp_path):
+    text = """
+        fleet = "a b"
+        [provider]
+        kind = "static"
+        manager = "x"
+        [[proxies]]
+        name = "p"
+        kind = "sglang"
+        pools = [1]
+        [logs]
+        format = "xml"
+    """
+    found = problems(tmp_path, text)
+    keys = ["fleet", "provider.manager", "proxies[0].admin_url", "proxies[0].pools", "logs.format"]
+    assert [line.split(": ")[1] for line in found] == keys
+
+
+# ---------------------------------------------------------------- where the file is
+
+
+def test_a_file_that_is_given_wins_over_the_variable_and_the_folder(tmp_path):
+    for name in ("given", "named", "rollbook"):
+        (tmp_path / f"{name}.toml").write_text(changed("math-rl", name))
+    environ = {"ROLLBOOK_CONFIG": "named.toml"}
+    given = tmp_path / "given.toml"
+    assert load(given, environ=environ, cwd=tmp_path).settings.fleet == "given"
+    assert load(None, environ=environ, cwd=tmp_path).settings.fleet == "named"
+    assert load(None, environ={}, cwd=tmp_path).settings.fleet == "rollbook"
+
+
+def test_no_file_says_what_to_do(tmp_path):
+    with pytest.raises(ConfigError, match=r"there is no rollbook.toml in .*: write one with `rollbook init`"):
+        load(None, environ={}, cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"fleet = ", "broken.toml: is not TOML: Invalid value (at end of document)"),
+        (b"\xff\xfe", "broken.toml: is not UTF-8 text, so it is no TOML file"),
+        (None, "broken.toml: cannot be read (No such file or directory); name another file with -c FILE"),
+    ],
+)
+def test_a_file_that_cannot_be_read(tmp_path, monkeypatch, content, expected):
+    if content is not None:
+        (tmp_path / "broken.toml").write_bytes(content)
+    from pathlib import Path
+
+    with pytest.raises(ConfigError) as caught:
+        load(Path("broken.toml"), environ={}, cwd=tmp_path)
+    assert caught.value.problems == (expected,)
+
+
+# ---------------------------------------------------------------- the environment
+
+
+def test_variables_override_the_file(tmp_path):
+    environ = {
+        "ROLLBOOK_FLEET": "other",
+        "ROLLBOOK_NATS_URL": "tls://nats:4222",
+        "ROLLBOOK_PROVIDER_NAMESPACE": "ns",
+        "ROLLBOOK_POOLS_ROLLOUT_REQUIRES_PROXY": "false",
+        "ROLLBOOK_PROXIES_ROUTER_A_ADMIN_URL": "http://elsewhere:1",
+        "ROLLBOOK_RECONCILE_RESYNC": "0.5",
+        "ROLLBOOK_LOGS_FORMAT": "json",
+    }
+    settings = read(tmp_path, GOOD, environ).settings
+    assert (settings.fleet, settings.nats.url, settings.provider) == (
+        "other",
+        "tls://nats:4222",
+        RayProvider(namespace="ns"),
+    )
+    assert settings.pools["rollout"].requires_proxy is False
+    assert settings.proxies[0].admin_url == "http://elsewhere:1"
+    assert (settings.reconcile.resync, settings.logs.format) == (0.5, "json")
+
+
+def test_a_list_is_separated_by_commas(tmp_path):
+    text = changed("[pools.rollout]", "[pools.rollout]\n[pools.decode]")
+    settings = read(tmp_path, text, {"ROLLBOOK_PROXIES_ROUTER_A_POOLS": "rollout, decode"}).settings
+    assert settings.proxies[0].pools == ("rollout", "decode")
+
+
+def test_a_variable_can_choose_the_provider(tmp_path):
+    environ = {"ROLLBOOK_PROVIDER_KIND": "ray", "ROLLBOOK_PROVIDER_MANAGER": "m"}
+    settings = read(tmp_path, changed('[provider]\nkind = "ray"\n', ""), environ).settings
+    assert settings.provider == RayProvider(manager="m")
+
+
+def test_a_secret_in_a_variable_is_a_reference_to_it(tmp_path):
+    environ = {"ROLLBOOK_NATS_TOKEN": "hunter2"}
+    config = read(tmp_path, GOOD, environ)
+    assert config.settings.nats.token == SecretRef(env="ROLLBOOK_NATS_TOKEN")
+    assert "hunter2" not in repr(config)
+    assert read_secret(config.settings.nats.token, environ=environ, base=tmp_path) == "hunter2"
+
+
+def test_what_is_wrong_with_a_variable_names_the_variable(tmp_path):
+    environ = {"ROLLBOOK_RECONCILE_RESYNC": "soon", "ROLLBOOK_LOGS_LEVEL": "loud", "ROLLBOOK_PROVIDER_KIND": "k8s"}
+    assert problems(tmp_path, GOOD, environ) == [
+        'ROLLBOOK_PROVIDER_KIND: the string "k8s" where "ray" or "static" is needed',
+        'ROLLBOOK_RECONCILE_RESYNC: the string "soon" where a number is needed',
+        'ROLLBOOK_LOGS_LEVEL: the string "loud" where "debug" or "error" or "info" or "warning" is needed',
+    ]
+
+
+def test_a_variable_for_two_keys_is_refused(tmp_path):
+    text = GOOD + '[[proxies]]\nname = "router_a"\nkind = "sglang"\nadmin_url = "http://b:1"\npools = ["rollout"]'
+    assert problems(tmp_path, text, {"ROLLBOOK_PROXIES_ROUTER_A_EXCLUSIVE": "true"}) == [
+        "ROLLBOOK_PROXIES_ROUTER_A_EXCLUSIVE: stands for two keys; choose names that differ in more than '-' and '_'"
+    ]
+
+
+def test_a_variable_that_overrides_nothing_is_warned_about(tmp_path):
+    environ = {"ROLLBOOK_NATS_URI": "x", "ROLLBOOK_DEBUG": "1", "ROLLBOOKISH": "1", "ROLLBOOK_QQQQ": ""}
+    assert read(tmp_path, GOOD, environ).warnings == (
+        "ROLLBOOK_NATS_URI is set and overrides nothing; did you mean ROLLBOOK_NATS_URL?",
+        "ROLLBOOK_QQQQ is set and overrides nothing",
+    )
+
+
+# ---------------------------------------------------------------- secrets, clients, reachability
+
+
+def test_a_secret_comes_from_a_file_beside_the_configuration(tmp_path):
+    (tmp_path / "key").write_text("hunter2\n")
+    assert read_secret(SecretRef(file="key"), environ={}, base=tmp_path) == "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("secret", "expected"),
+    [
+        (SecretRef(env="NOWHERE"), "the environment variable NOWHERE is not set or empty"),
+        (SecretRef(file="nowhere"), r"nowhere: cannot be read \(No such file or directory\)"),
+        (SecretRef(file="empty"), "empty: is empty"),
+        (SecretRef(file="binary"), r"binary: cannot be read \(not text\)"),
+    ],
+)
+def test_a_secret_that_is_not_there(tmp_path, secret, expected):
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "binary").write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match=expected):
+        read_secret(secret, environ={}, base=tmp_path)
+
+
+def test_a_client_needs_no_file(tmp_path):
+    environ = {"ROLLBOOK_FLEET": "f", "ROLLBOOK_NATS_URL": "nats://h:4222"}
+    client = load_client(None, environ=environ, cwd=tmp_path)
+    assert (client.settings.fleet, client.settings.nats.url) == ("f", "nats://h:4222")
+    assert client.directory == tmp_path / ".rollbook"
+
+
+def test_a_client_takes_fleet_and_server_from_a_file(tmp_path):
+    (tmp_path / "rollbook.toml").write_text(GOOD)
+    client = load_client(None, environ={}, cwd=tmp_path)
+    assert (client.settings.fleet, client.settings.nats.url) == ("math-rl", "nats://127.0.0.1:4222")
+
+
+def test_a_client_without_file_and_variables_says_both_ways(tmp_path):
+    with pytest.raises(ConfigError, match=r"rollbook init.*ROLLBOOK_FLEET and ROLLBOOK_NATS_URL together are enough"):
+        load_client(None, environ={"ROLLBOOK_FLEET": "f"}, cwd=tmp_path)
+
+
+def test_an_embedded_log_is_refused_where_workers_could_not_reach_it(tmp_path):
+    embedded = read(tmp_path, changed('[nats]\nurl = "nats://127.0.0.1:4222"\n', "")).settings
+    refuse_unreachable_log(embedded, ray_nodes=1)
+    with pytest.raises(ConfigError, match=r"nats.url: is missing, and this Ray has 3 nodes"):
+        refuse_unreachable_log(embedded, ray_nodes=3)
+    refuse_unreachable_log(read(tmp_path, GOOD).settings, ray_nodes=3)
