@@ -1,0 +1,33 @@
+"""Readiness in memory: a world of URLs, each of which answers or does not."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rollbook.projections.ports import Clock
+
+REFUSED: Final = "connection refused"
+
+
+class MemoryReadiness:
+    """Workers are ready where `serve` said so; everywhere else nobody listens."""
+
+    def __init__(self, clock: Clock, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+        """How long an answer takes."""
+        self._clock = clock
+        self._answers: dict[str, str | None] = {}
+
+    def serve(self, url: str, reason: str | None = None) -> None:
+        """Something listens at `url` from now on, and is ready unless there is a `reason` why not."""
+        self._answers[url] = reason
+
+    def close(self, url: str) -> None:
+        """Nobody listens at `url` any more."""
+        self._answers.pop(url, None)
+
+    async def check(self, url: str, path: str) -> str | None:
+        """None if what listens at `url` is ready now; otherwise the reason."""
+        if self.seconds:
+            await self._clock.sleep(self.seconds)
+        return self._answers.get(url, REFUSED)
