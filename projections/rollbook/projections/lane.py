@@ -99,7 +99,7 @@ class Lane:
         loop: asyncio.Task[None] | None = None
         try:
             await self._projector.passed(await self._writer.take_over(owner, epoch))
-            record = self._projector.state.ledger.proxy(self.name)
+            record = self._projector.state.ledger.look(self.name)
             self._drift = ((), (), record.foreign)
             loop = asyncio.create_task(self._loop())
             await asyncio.wait([loop, self._broken], return_when=asyncio.FIRST_COMPLETED)
@@ -160,7 +160,7 @@ class Lane:
 
     async def _act(self, seen: Seen, keys: dict[str, None], *, full: bool) -> None:
         state = self._projector.state
-        observed = plan.observe(self._policy.fleet, state.ledger.proxy(self.name), seen.listing)
+        observed = plan.observe(self._policy.fleet, state.ledger.look(self.name), seen.listing)
         made = plan.make_plan(state, self._policy, self._served, observed, None if full else keys)
         stale = {name for name, tick in self._finished.items() if tick > seen.began}
         if full:
@@ -243,14 +243,14 @@ class Lane:
 
     async def _note_reachable(self, listing: Listing) -> None:
         self._outages = 0
-        record = self._projector.state.ledger.proxy(self.name)
+        record = self._projector.state.ledger.look(self.name)
         if record.reachable is not True or record.version != listing.version:
             self._tell("proxy.reachable", proxy=self.name, version=listing.version)
             fact = ProxyReachable(proxy=self.name, version=listing.version)
             await self._projector.passed(await self._writer.write(fact))
 
     async def _note_unreachable(self, reason: str) -> None:
-        if self._projector.state.ledger.proxy(self.name).reachable is not False:
+        if self._projector.state.ledger.look(self.name).reachable is not False:
             self._tell("proxy.unreachable", proxy=self.name, reason=reason)
             fact = ProxyUnreachable(proxy=self.name, reason=reason[:500])
             await self._projector.passed(await self._writer.write(fact))

@@ -72,19 +72,16 @@ class Ledger(msgspec.Struct, gc=False):
 
     proxies: dict[str, ProxyRecord] = {}
 
-    def proxy(self, name: str) -> ProxyRecord:
-        """The record of a proxy, made if nothing has been written about it yet."""
-        found = self.proxies.get(name)
-        if found is None:
-            found = self.proxies[name] = ProxyRecord()
-        return found
+    def look(self, proxy: str) -> ProxyRecord:
+        """What the log says of a proxy; an empty record if nothing yet. Changes nothing."""
+        return self.proxies.get(proxy) or ProxyRecord()
 
     def apply(self, recorded: Recorded) -> Change:
         """Fold one fact in. Facts of other families change nothing."""
         fact = recorded.fact
         if not isinstance(fact, ProxyFact):
             return NOTHING
-        record = self.proxy(fact.proxy)
+        record = self.proxies.setdefault(fact.proxy, ProxyRecord())
         record.sequence = recorded.sequence
         if isinstance(fact, RegistrationFact):
             _register(record, fact, recorded)

@@ -126,7 +126,7 @@ def make_plan(
     state: State, policy: Policy, proxy: ProxyPolicy, observed: Observed, workers: Iterable[str] | None = None
 ) -> Plan:
     """The next step for each of `workers`, or for every worker that roster, ledger or listing knows if None."""
-    record = state.ledger.proxy(proxy.name)
+    record = state.ledger.look(proxy.name)
     if workers is None:
         names = dict.fromkeys(state.roster.workers)
         names.update(dict.fromkeys(record.registrations))
