@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+pytest_plugins = ["support.nats"]
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_rollbook_environment() -> Iterator[None]:
