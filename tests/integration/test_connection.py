@@ -139,13 +139,17 @@ async def test_something_else_listens_there():
 
 
 async def test_a_sink_that_raises_does_not_end_the_connection(nats_client):
+    took = asyncio.Semaphore(0)
+
     def broken(subject, reply, payload, headers):
+        took.release()
         raise RuntimeError("broken")
 
     sink = await nats_client.sink(broken)
     with capture_logs() as logs:
-        await nats_client.publish(sink.subject, b"x")
-        await nats_client.flush()
-    assert [entry["event"] for entry in logs] == ["nats.sink.failed"]
+        for _ in range(2):
+            await nats_client.publish(sink.subject, b"x")
+            async with asyncio.timeout(DEADLINE):
+                await took.acquire()
+    assert [entry["event"] for entry in logs] == ["nats.sink.failed"] * 2
     await sink.close()
-    await nats_client.flush()
