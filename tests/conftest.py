@@ -1,9 +1,14 @@
-"""What every test gets: an environment without the caller's ROLLBOOK_ variables."""
+"""What every test gets: an environment without the caller's ROLLBOOK_ variables, and no deadline per example."""
 
 import os
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
+
+# A busy machine is no failure of the code.
+hypothesis.settings.register_profile("rollbook", deadline=None)
+hypothesis.settings.load_profile("rollbook")
 
 pytest_plugins = ["support.nats"]
 

@@ -156,7 +156,7 @@ class Codec:
         except InvalidSubject as exc:
             raise Undecodable("invalid_subject", str(exc)) from exc
         if place.fleet != self.fleet:
-            msg = f"subject {_shown(subject)} is another fleet's, not {self.fleet!r}'s"
+            msg = f"subject {_shown(subject)} is not of fleet {self.fleet!r}"
             raise WrongFleet(msg)
         if not envelope.source.startswith(self._source):
             msg = f"source {_shown(envelope.source)} is not of fleet {self.fleet!r}"
