@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from rollbook.adapters.proxies.urls import UnusableURL, canonical_url
 from rollbook.adapters.settings.errors import ConfigError
 from rollbook.adapters.settings.model import (
     ClientSettings,
@@ -102,7 +103,7 @@ def _secret_file(value: str) -> str | None:
 
 
 def _admin_url(value: str) -> str | None:
-    return url_problem(value, _HTTP_SCHEMES, "http://host:port")
+    return url_problem(value, _HTTP_SCHEMES, "http://host:port") or _not_canonical(value)
 
 
 def _url_template(value: str) -> str | None:
@@ -112,7 +113,17 @@ def _url_template(value: str) -> str | None:
         return "not a usable template; write it as http://{primary}"
     if not fields or not all(field.isidentifier() for field in fields):
         return "must name an address of the worker in braces, as in http://{primary}"
-    return url_problem(value.format_map(dict.fromkeys(fields, "host:1")), _WORKER_SCHEMES, "http://{primary}")
+    url = value.format_map(dict.fromkeys(fields, "host:1"))
+    return url_problem(url, _WORKER_SCHEMES, "http://{primary}") or _not_canonical(url)
+
+
+def _not_canonical(url: str) -> str | None:
+    """What the proxies' adapters would refuse beyond that."""
+    try:
+        canonical_url(url)
+    except UnusableURL as exc:
+        return str(exc)
+    return None
 
 
 def _ready_path(value: str) -> str | None:
@@ -237,17 +248,11 @@ def _check_proxies(proxies: list[dict[str, Any]]) -> Iterator[Problem]:
     for index, proxy in enumerate(proxies):
         if (name := proxy.get("name")) is not None and names.setdefault(name, index) != index:
             yield ("proxies", index, "name"), f"{name!r} is the name of proxies[{names[name]}] already; choose another"
-        if (url := proxy.get("admin_url")) is not None and urls.setdefault(_same(url), index) != index:
+        if (url := proxy.get("admin_url")) is not None and urls.setdefault(canonical_url(url), index) != index:
             yield (
                 ("proxies", index, "admin_url"),
-                f"is the router of proxies[{urls[_same(url)]}] already; one table with all its pools is enough",
+                f"is the router of proxies[{urls[canonical_url(url)]}] already; one table with all its pools is enough",
             )
-
-
-def _same(url: str) -> str:
-    parts = urlsplit(url.rstrip("/"))
-    port = parts.port or {"http": 80, "https": 443}[parts.scheme]
-    return f"{parts.scheme}://{parts.hostname}:{port}{parts.path}"
 
 
 def _check_pools(proxies: list[dict[str, Any]], pools: dict[str, Any]) -> Iterator[Problem]:

@@ -1,0 +1,76 @@
+"""`rollbook check`: say everything that is wrong with a configuration, and start nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from rollbook.adapters.cli.common import ConfigFile, Json
+from rollbook.adapters.cli.exits import Exit
+from rollbook.adapters.cli.output import out, out_json, say
+from rollbook.adapters.settings import Config, ConfigError, SecretRef, load, read_secret
+
+EXAMPLE = """\
+Example:
+
+    rollbook check
+    rollbook check -c deploy/rollbook.toml --json"""
+
+
+def check(*, config: ConfigFile = None, json: Json = False) -> int:
+    """Validate a configuration, with the environment's overrides, without starting anything.
+
+    Every problem is printed on its own line, with the key that it is about. Secrets that cannot be read here are
+    warnings, because they may be there where the controller runs. With --json it prints one document: ok, problems,
+    warnings.
+    """
+    try:
+        loaded = load(config, environ=os.environ, cwd=Path.cwd())
+    except ConfigError as exc:
+        if not json:
+            raise
+        out_json({"ok": False, "problems": list(exc.problems), "warnings": []})
+        return Exit.USAGE
+    warnings = [*loaded.warnings, *_unreadable_secrets(loaded)]
+    if json:
+        out_json({"ok": True, "problems": [], "warnings": warnings})
+        return Exit.DONE
+    for warning in warnings:
+        say(f"rollbook: warning: {warning}")
+    out(_summary(loaded))
+    return Exit.DONE
+
+
+def _summary(config: Config) -> str:
+    settings = config.settings
+    log = settings.nats.url or "an embedded NATS"
+    proxies = ", ".join(f"{proxy.name} ({', '.join(proxy.pools)})" for proxy in settings.proxies) or "none"
+    provider = settings.provider.__struct_config__.tag
+    return f"{config.file}: good. fleet {settings.fleet}, log in {log}, provider {provider}, proxies: {proxies}"
+
+
+def _unreadable_secrets(config: Config) -> list[str]:
+    warnings: list[str] = []
+    for key, secret in _secrets(config.settings, ""):
+        try:
+            read_secret(secret, environ=os.environ, base=config.file.parent)
+        except ConfigError as exc:
+            warnings.append(f"{key}: {exc}")
+    return warnings
+
+
+def _secrets(value: object, key: str) -> list[tuple[str, SecretRef]]:
+    """Every secret in a struct, with its key."""
+    if isinstance(value, SecretRef):
+        return [(key, value)]
+    if isinstance(value, tuple):
+        return [found for index, item in enumerate(value) for found in _secrets(item, f"{key}[{index}]")]
+    if not isinstance(value, msgspec.Struct):
+        return []
+    return [
+        found
+        for field in value.__struct_fields__
+        for found in _secrets(getattr(value, field), f"{key}.{field}" if key else field)
+    ]

@@ -1,0 +1,71 @@
+"""What the commands share: finding the configuration, and turning failures into a sentence and an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import re
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from cyclopts import Parameter
+
+from rollbook.adapters.cli.exits import UsageError
+from rollbook.adapters.cli.output import say
+from rollbook.adapters.settings import Client, Config, load, load_client
+
+_T = TypeVar("_T")
+
+ConfigFile = Annotated[
+    Path | None,
+    Parameter(
+        name=["--config", "-c"], help="Configuration; by default ROLLBOOK_CONFIG, or rollbook.toml in this folder."
+    ),
+]
+"""The `-c FILE` of every command that reads the configuration."""
+
+Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False, help="Print JSON.")]
+"""The `--json` of every command that prints data."""
+
+_DURATION = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<unit>ms|s|m|h|d)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def load_config(file: Path | None) -> Config:
+    """The configuration, its warnings told to the person. Raises `ConfigError`."""
+    config = load(file, environ=os.environ, cwd=Path.cwd())
+    _warn(config.warnings)
+    return config
+
+
+def load_client_config(file: Path | None) -> Client:
+    """Fleet and server, for commands that only read or write facts. Raises `ConfigError`."""
+    client = load_client(file, environ=os.environ, cwd=Path.cwd())
+    _warn(client.warnings)
+    return client
+
+
+def _warn(warnings: tuple[str, ...]) -> None:
+    for warning in warnings:
+        say(f"rollbook: warning: {warning}")
+
+
+def parse_duration(text: str) -> float:
+    """`90s`, `10m`, `1.5h`, `2d` or `500ms` in seconds. Raises `UsageError`."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is not a duration; write a number and a unit, such as 90s, 10m, 1.5h or 2d")
+    return float(match["number"]) * _SECONDS[match["unit"]]
+
+
+def run(main: Coroutine[Any, Any, _T]) -> _T:
+    """Run a command's coroutine to its end, on uvloop where it is installed."""
+    factory = None
+    if importlib.util.find_spec("uvloop") is not None:
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(main)

@@ -1,0 +1,192 @@
+"""`rollbook init`: write a first configuration from what the person says and, if asked to, from what is found."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import msgspec
+from cyclopts import Parameter
+
+from rollbook.adapters.cli.common import run
+from rollbook.adapters.cli.exits import Exit, UsageError
+from rollbook.adapters.cli.output import out, say
+from rollbook.adapters.cli.template import render
+from rollbook.adapters.settings import FILE_NAME, ConfigError, Settings
+from rollbook.adapters.settings.decode import decode
+
+EXAMPLE = """\
+Example:
+
+    rollbook init --fleet math-rl --proxy router-a=sglang@http://127.0.0.1:30000
+    rollbook init --find
+    rollbook init --provider static --worker rollout-0-0=10.0.0.5:8000"""
+
+PORTS: Final = (30000, 30001, 8000, 8080)
+"""Where `--find` looks if it is not told: the ports that routers are usually started on."""
+
+_FIND_SECONDS: Final = 2.0
+_PROXY: Final = re.compile(r"(?P<name>[^=@]+)=(?P<kind>[^=@]+)@(?P<url>.+)")
+_WORKER: Final = re.compile(r"(?P<name>[^=]+)=(?P<address>.+)")
+
+
+class ProxyChoice(msgspec.Struct, frozen=True):
+    """A router to write down."""
+
+    name: str
+    kind: str
+    url: str
+
+
+class Choices(msgspec.Struct, frozen=True, kw_only=True):
+    """All that goes into the file."""
+
+    fleet: str
+    provider: Literal["ray", "static"]
+    nats_url: str | None
+    pools: tuple[str, ...]
+    proxies: tuple[ProxyChoice, ...]
+    workers: dict[str, str]
+
+
+def init(  # noqa: PLR0913 - the options of the command
+    *,
+    config: Annotated[Path, Parameter(name=["--config", "-c"], help="The file to write.")] = Path(FILE_NAME),
+    fleet: Annotated[str | None, Parameter(help="Name of the fleet; by default this folder's name.")] = None,
+    proxy: Annotated[
+        Sequence[str], Parameter(negative=(), help="A router, as NAME=KIND@URL. May be given more than once.")
+    ] = (),
+    provider: Annotated[
+        Literal["ray", "static"] | None,
+        Parameter(help="Where addresses come from; by default static if --worker is given, else ray."),
+    ] = None,
+    worker: Annotated[
+        Sequence[str],
+        Parameter(negative=(), help="A worker whose address is fixed, as NAME=HOST:PORT. May be given more than once."),
+    ] = (),
+    pool: Annotated[
+        Sequence[str],
+        Parameter(
+            negative=(), help="A pool, served by every router given; by default rollout. May be given more than once."
+        ),
+    ] = ("rollout",),
+    nats_url: Annotated[str | None, Parameter(help="The NATS server; by default an embedded one is started.")] = None,
+    find: Annotated[
+        bool,
+        Parameter(negative=(), show_default=False, help="Look for routers on loopback and write down what answers."),
+    ] = False,
+    port: Annotated[
+        Sequence[int], Parameter(negative=(), help="A port for --find to look at. May be given more than once.")
+    ] = PORTS,
+    force: Annotated[bool, Parameter(negative=(), show_default=False, help="Overwrite the file.")] = False,
+) -> int:
+    """Write a commented rollbook.toml, and check it.
+
+    Nothing is written if it would not pass `rollbook check`, or if the file is there already.
+    """
+    if config.exists() and not force:
+        raise UsageError(f"{config} exists already; edit it, choose another with -c, or overwrite it with --force")
+    workers = dict(_parse_worker(text) for text in worker)
+    if workers and provider == "ray":
+        raise UsageError("--worker fixes an address, and --provider ray asks a manager for it; give one of the two")
+    proxies = [_parse_proxy(text) for text in proxy]
+    if find:
+        proxies += _not_yet(run(find_routers(port)), proxies)
+    choices = Choices(
+        fleet=fleet or _folder_name(config),
+        provider=provider or ("static" if workers else "ray"),
+        nats_url=nats_url,
+        pools=tuple(dict.fromkeys(pool)),
+        proxies=tuple(proxies),
+        workers=workers,
+    )
+    text = render(choices)
+    _validate(text, str(config))
+    _write(config, text, overwrite=force)
+    _report(choices, os.environ)
+    out(str(config))
+    return Exit.DONE
+
+
+async def find_routers(ports: Sequence[int]) -> list[ProxyChoice]:
+    """Every sglang-router that answers on one of these ports of loopback, named after its port."""
+    found = await asyncio.gather(*(_is_sglang(f"http://127.0.0.1:{port}") for port in ports))
+    return [
+        ProxyChoice(f"sglang-{port}", "sglang", f"http://127.0.0.1:{port}")
+        for port, answers in zip(ports, found, strict=True)
+        if answers
+    ]
+
+
+async def _is_sglang(url: str) -> bool:
+    from rollbook.adapters.proxies.registry import make_proxy
+    from rollbook.projections.ports import ProxyUnavailable
+
+    router = make_proxy("sglang", name="candidate", admin_url=url, fleet="unknown")
+    try:
+        async with asyncio.timeout(_FIND_SECONDS):
+            await router.list()
+    except (ProxyUnavailable, TimeoutError):
+        return False
+    finally:
+        await router.close()
+    return True
+
+
+def _validate(text: str, where: str) -> None:
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as exc:
+        raise UsageError(f"what is given cannot stand in a TOML file ({exc}); a control character in it?") from exc
+    _, problems = decode(tree, Settings, where=where)
+    if problems:
+        raise ConfigError(problems)
+
+
+def _not_yet(found: list[ProxyChoice], told: list[ProxyChoice]) -> list[ProxyChoice]:
+    urls = {one.url.rstrip("/").replace("localhost", "127.0.0.1") for one in told}
+    return [one for one in found if one.url not in urls]
+
+
+def _parse_proxy(text: str) -> ProxyChoice:
+    match = _PROXY.fullmatch(text)
+    if match is None:
+        raise UsageError(
+            "--proxy is written NAME=KIND@URL, as in router-a=sglang@http://127.0.0.1:30000; a key is added to the file "
+            "by reference afterwards"
+        )
+    return ProxyChoice(match["name"], match["kind"], match["url"])
+
+
+def _parse_worker(text: str) -> tuple[str, str]:
+    match = _WORKER.fullmatch(text)
+    if match is None:
+        raise UsageError(f"--worker {text[:80]!r} is written NAME=HOST:PORT, as in rollout-0-0=10.0.0.5:8000")
+    return match["name"], match["address"]
+
+
+def _folder_name(config: Path) -> str:
+    """The folder's name with every letter that a fleet's name cannot have turned into `-`."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", config.absolute().parent.name)[:128].strip("-") or "fleet"
+
+
+def _write(config: Path, text: str, *, overwrite: bool) -> None:
+    try:
+        with config.open("w" if overwrite else "x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as exc:
+        raise UsageError(f"{config} cannot be written: {exc.strerror}; choose another place with -c") from exc
+
+
+def _report(choices: Choices, environ: Mapping[str, str]) -> None:
+    routers = ", ".join(f"{one.name} at {one.url}" for one in choices.proxies)
+    say(f"fleet {choices.fleet}; routers: {routers or 'none yet, add them as [[proxies]]'}")
+    if choices.provider == "ray":
+        cluster = environ.get("RAY_ADDRESS")
+        say(f"addresses come from Ray: {cluster + ' (RAY_ADDRESS)' if cluster else 'the cluster of this machine'}")
+    say("next: rollbook up")

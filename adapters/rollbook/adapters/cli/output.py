@@ -1,0 +1,76 @@
+"""What commands print: data on standard output, everything else on standard error, colours on a terminal only."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from rollbook.adapters.cli.exits import OutputClosed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Piece = str | tuple[str, str]
+"""Text, or text with the name of a rich style."""
+
+
+def out(text: str, *, flush: bool = False) -> None:
+    """Print one line of data. Raises `OutputClosed` if nobody reads it any more."""
+    try:
+        print(text, flush=flush)
+    except BrokenPipeError as exc:
+        raise OutputClosed from exc
+
+
+def out_json(value: Any) -> None:
+    """Print one JSON document on one line."""
+    out(json.dumps(value, ensure_ascii=False))
+
+
+def say(text: str) -> None:
+    """Tell the person something that is not data."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def close_output() -> None:
+    """Write out what is buffered. Raises `OutputClosed` if nobody reads it any more."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError as exc:
+        raise OutputClosed from exc
+
+
+def forget_output() -> None:
+    """After `OutputClosed`: let the interpreter's own last flush go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class Lines:
+    """Prints lines made of pieces: in colour on a terminal, plain and fast everywhere else."""
+
+    def __init__(self, *, flush: bool = False) -> None:
+        self._flush = flush
+        self._console = console() if sys.stdout.isatty() else None
+
+    def write(self, pieces: Sequence[Piece]) -> None:
+        """One line. Raises `OutputClosed`."""
+        if self._console is None:
+            out("".join(piece if isinstance(piece, str) else piece[0] for piece in pieces), flush=self._flush)
+            return
+        from rich.text import Text
+
+        self._console.print(Text.assemble(*pieces), soft_wrap=True)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A rich console that honours NO_COLOR and terminals, marks nothing up by itself, and raises `OutputClosed`."""
+    from rich.console import Console
+
+    class Plain(Console):
+        def on_broken_pipe(self) -> NoReturn:
+            raise OutputClosed
+
+    return Plain(stderr=stderr, highlight=False, markup=False, emoji=False)

@@ -1,0 +1,99 @@
+"""The text of a first `rollbook.toml`, with a comment wherever a newcomer has to decide something."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rollbook.adapters.cli.init import Choices, ProxyChoice
+
+
+_TOKEN = '# token = { env = "NATS_TOKEN" }  # secrets stand here by reference only\n'
+
+
+def render(choices: Choices) -> str:
+    """The file. Strings are written as JSON strings, which TOML reads the same way."""
+    parts = [
+        "# The controller's configuration. docs/configuration.md explains every key; `rollbook check` validates.\n\n",
+        "# One training run's or deployment's set of workers; names the stream in NATS.\n",
+        f"fleet = {_string(choices.fleet)}\n\n",
+        _nats(choices.nats_url),
+        _provider(choices),
+        *(_pool(name, served=bool(choices.proxies)) for name in choices.pools),
+        *(_proxy(proxy, choices.pools) for proxy in choices.proxies),
+    ]
+    if not choices.proxies:
+        parts.append(_PROXY_EXAMPLE.format(pools=_strings(choices.pools)))
+    return "".join(parts)
+
+
+def _nats(url: str | None) -> str:
+    if url is None:
+        return (
+            "# The server that holds the log. Left out, `rollbook up` starts one on loopback, with its store in\n"
+            "# .rollbook beside this file: right for one machine. Workers elsewhere need a server that they reach.\n"
+            f'# [nats]\n# url = "nats://host:4222"\n{_TOKEN}\n'
+        )
+    return f"# The server that holds the log.\n[nats]\nurl = {_string(url)}\n{_TOKEN}\n"
+
+
+def _provider(choices: Choices) -> str:
+    if choices.provider == "ray":
+        manager = _string(f"rollbook-{choices.fleet}")
+        return (
+            "# Who knows where the workers are: the Ray manager actor, asked anew at every registration.\n"
+            f'[provider]\nkind = "ray"\n# manager = {manager}  # the default holds the fleet\'s name\n'
+            '# address = "auto"  # by default RAY_ADDRESS, or the cluster of this machine\n\n'
+        )
+    workers = "".join(
+        f"[provider.workers.{_key(name)}]\nprimary = {_string(address)}\n\n"
+        for name, address in choices.workers.items()
+    )
+    example = '# [provider.workers.rollout-0-0]\n# primary = "host:port"\n\n'
+    return f'# Who knows where the workers are: this file.\n[provider]\nkind = "static"\n\n{workers or example}'
+
+
+def _pool(name: str, *, served: bool) -> str:
+    required = (
+        "requires_proxy = true           # starting fails, and says so, if no proxy serves this pool\n"
+        if served
+        else "requires_proxy = false          # no proxy serves it yet; true makes starting without one fail\n"
+    )
+    return (
+        f"# Workers of one kind and configuration, such as {name}-0-0.\n[pools.{_key(name)}]\n{required}"
+        'url = "http://{primary}"        # what is registered, from the worker\'s named addresses\n'
+        'ready_path = "/health"          # must answer 200 before a worker is added; "" asks nothing\n\n'
+    )
+
+
+def _proxy(proxy: ProxyChoice, pools: tuple[str, ...]) -> str:
+    return (
+        "# A router in front of the workers.\n"
+        f"[[proxies]]\nname = {_string(proxy.name)}\nkind = {_string(proxy.kind)}\nadmin_url = {_string(proxy.url)}\n"
+        f"pools = {_strings(pools)}\n"
+        "# exclusive = true               # also remove entries that Rollbook did not make\n"
+        '# api_key = { env = "ROUTER_KEY" }\n\n'
+    )
+
+
+_PROXY_EXAMPLE = """\
+# A router in front of the workers. There is no default address.
+# [[proxies]]
+# name = "router-a"
+# kind = "sglang"
+# admin_url = "http://host:port"
+# pools = {pools}
+"""
+
+
+def _string(text: str) -> str:
+    return json.dumps(text)
+
+
+def _strings(texts: tuple[str, ...]) -> str:
+    return f"[{', '.join(_string(text) for text in texts)}]"
+
+
+def _key(name: str) -> str:
+    return name if name and all(c.isascii() and (c.isalnum() or c in "-_") for c in name) else _string(name)
