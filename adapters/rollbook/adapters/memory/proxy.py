@@ -1,0 +1,325 @@
+"""A router in memory that behaves as badly as real ones: it promises, forgets, lies, stalls and loses its answers.
+
+Modelled on sglang-router. An add is accepted at once and carried out by a job of the router's own, which waits for the
+worker to answer; a removal does not cancel it, so the entry may appear later: a ghost. Jobs share a few slots. A second
+add of a listed URL fails, and the entry keeps its tags. A restart forgets everything, and no handle of before means
+anything after it.
+
+The router's jobs run outside the caller's context, so that killing a simulated controller does not kill its routers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
+
+from rollbook.adapters.memory.faults import Chance
+from rollbook.adapters.proxies.urls import canonical_url
+from rollbook.projections.ports import (
+    Answer,
+    Capabilities,
+    Clock,
+    Done,
+    Entry,
+    Failed,
+    Listing,
+    Pending,
+    ProxyUnavailable,
+    Target,
+    Unsupported,
+)
+
+T = TypeVar("T")
+
+Verb = Literal["add", "remove"]
+Effect = Literal["listed", "removed", "lost"]
+"""`lost`: not by an admin call."""
+
+
+class Call(msgspec.Struct, frozen=True, gc=False):
+    """One admin call, as it arrived."""
+
+    at: float
+    """Seconds on the clock's `monotonic`."""
+    verb: Literal["list", "add", "remove", "outcome"]
+    what: Target | Entry | Pending | None
+    """What it was about; None for a listing."""
+
+
+class ProxyFaults(msgspec.Struct, frozen=True, kw_only=True):
+    """How badly a `MemoryProxy` behaves. The default is a router that works at once. Chances are from 0 to 1."""
+
+    slowest_call: float = 0.0
+    """Seconds. A call has its effect after up to half of this, and its answer comes after up to the other half."""
+    slowest_job: float = 0.0
+    """Seconds from an accepted add or removal to the change in the listing, at most, for a worker that answers."""
+    refuse: float = 0.0
+    """Chance that a call has no effect and raises `ProxyUnavailable`."""
+    lose_answer: float = 0.0
+    """Chance that a call has its effect and raises `ProxyUnavailable`."""
+    act_late: float = 0.0
+    """Chance that an add or removal raises `ProxyUnavailable` and is accepted up to `latest` seconds afterwards."""
+    latest: float = 5.0
+    """Seconds; see `act_late`."""
+    lie: float = 0.0
+    """Chance that an add or removal is answered as accepted and nothing happens."""
+    fail_job: float = 0.0
+    """Chance that an accepted add fails."""
+
+
+NO_FAULTS: Final = ProxyFaults()
+AS_SGLANG: Final = Capabilities(async_add=True, probes_on_add=True)
+SLOTS: Final = 10
+"""Jobs that are carried out at a time; an add of a worker that does not answer holds one."""
+INTERVAL: Final = 1.0
+"""Seconds between two looks at a worker that is to be added and does not answer."""
+SYNCHRONOUS_LOOK: Final = 0.01
+"""Seconds between two looks of a synchronous add at its job."""
+
+
+class MemoryProxy:
+    """A router of `fleet`. Use it from one event loop.
+
+    `answers` says whether something listens at a URL now; an add waits `patience` seconds for it. With `async_add`
+    False in `capabilities`, `add` itself waits for its job. Two hooks let a simulation assert what must be true at a
+    moment: `on_call(verb, target or entry)` when an add or removal is asked for, before anything else happens, and
+    `on_effect(effect, entry)` when the listing has changed. What a hook raises goes to whoever called, if anybody did,
+    and stands in `broken` in any case.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        fleet: str,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        faults: ProxyFaults = NO_FAULTS,
+        capabilities: Capabilities = AS_SGLANG,
+        answers: Callable[[str], bool] = lambda _: True,
+        patience: float = 6.0,
+    ) -> None:
+        self.faults = faults
+        """May be replaced at any moment."""
+        self.available = True
+        """False: every call raises `ProxyUnavailable` and has no effect."""
+        self.stalled = False
+        """True: calls that arrive are never answered and have no effect."""
+        self.calls: list[Call] = []
+        self.on_call: Callable[[Verb, Target | Entry], None] | None = None
+        self.on_effect: Callable[[Effect, Entry], None] | None = None
+        self.broken: list[BaseException] = []
+        """What the hooks and the router's own jobs raised."""
+        self._name = name
+        self._fleet = fleet
+        self._clock = clock
+        self._chance = Chance(rng)
+        self._capabilities = capabilities
+        self._answers = answers
+        self._patience = patience
+        self._context = contextvars.copy_context()
+        self._handles = 0
+        self._boot()
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration."""
+        return self._name
+
+    @property
+    def kind(self) -> str:
+        """`memory`."""
+        return "memory"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it was made with."""
+        return self._capabilities
+
+    @property
+    def listed(self) -> tuple[Entry, ...]:
+        """What it lists now, without a call."""
+        return tuple(self._entries.values())
+
+    def canonical_url(self, url: str) -> str:
+        """The spelling under which it lists `url`. Raises `UnusableURL`, a `ValueError`."""
+        return canonical_url(url)
+
+    # -------------------------------------------------------------- the port
+
+    async def list(self) -> Listing:
+        """What it lists, at some moment between the call and the answer. Raises `ProxyUnavailable`."""
+        self._note("list", None)
+        return await self._call(lambda: Listing(self.listed, version="memory"))
+
+    async def add(self, target: Target) -> Answer:
+        """Accept the add; its job decides. Raises `ProxyUnavailable`."""
+        self._note("add", target)
+        self._hook(self.on_call, "add", target)
+        pending = await self._call(lambda: self._accept(target), changes=True)
+        if self._capabilities.async_add:
+            return pending
+        while isinstance(answer := self._outcomes.get(pending.handle), Pending):
+            await self._clock.sleep(SYNCHRONOUS_LOOK)
+        if answer is None:
+            raise ProxyUnavailable(f"{self._name}: restarted before it answered")
+        return answer
+
+    async def remove(self, entry: Entry) -> Answer:
+        """Accept the removal of the entry with that handle; one that is gone is no error. Raises `ProxyUnavailable`."""
+        self._note("remove", entry)
+        if not self._capabilities.remove:
+            return Unsupported("this router has no removal")
+        self._hook(self.on_call, "remove", entry)
+        await self._call(lambda: self._discard(entry.handle), changes=True)
+        return Done()
+
+    async def outcome(self, pending: Pending) -> Answer:
+        """What became of an add. Raises `ProxyUnavailable`."""
+        self._note("outcome", pending)
+        unknown = Failed("the router does not know of it any more")
+        return await self._call(lambda: self._outcomes.get(pending.handle, unknown))
+
+    async def close(self) -> None:
+        """End its jobs, so that no task is left."""
+        tasks = list(self._tasks)
+        self._cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # -------------------------------------------------------------- what happens to a router
+
+    def restart(self) -> None:
+        """Forget everything, as a process that starts anew."""
+        lost = self.listed
+        self._cancel()
+        self._boot()
+        for entry in lost:
+            self._tell("lost", entry)
+
+    def put(
+        self, url: str, *, fleet: str | None = None, worker: str | None = None, incarnation: int | None = None
+    ) -> Entry:
+        """Somebody else adds an entry, whatever is there already."""
+        entry = Entry(url=url, handle=self._handle(), fleet=fleet, worker=worker, incarnation=incarnation, healthy=True)
+        self._entries[entry.handle] = entry
+        self._tell("listed", entry)
+        return entry
+
+    def drop(self, entry: Entry) -> None:
+        """The router loses an entry by itself."""
+        if self._entries.pop(entry.handle, None) is not None:
+            self._tell("lost", entry)
+
+    # -------------------------------------------------------------- inside
+
+    def _boot(self) -> None:
+        self._entries: dict[str, Entry] = {}
+        self._outcomes: dict[str, Answer] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._free = asyncio.Semaphore(SLOTS)
+
+    def _cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def _handle(self) -> str:
+        self._handles += 1
+        return f"{self._name}-{self._handles}"
+
+    def _note(self, verb: Literal["list", "add", "remove", "outcome"], what: Target | Entry | Pending | None) -> None:
+        self.calls.append(Call(self._clock.monotonic(), verb, what))
+
+    def _tell(self, effect: Effect, entry: Entry) -> None:
+        self._hook(self.on_effect, effect, entry)
+
+    def _hook(self, hook: Callable[..., None] | None, *about: object) -> None:
+        if hook is None:
+            return
+        try:
+            hook(*about)
+        except BaseException as exc:
+            self.broken.append(exc)
+            raise
+
+    async def _call(self, act: Callable[[], T], *, changes: bool = False) -> T:
+        """The way of a call: to the router, its effect, and back; each part can fail."""
+        if self.stalled:
+            await asyncio.Event().wait()
+        faults, chance = self.faults, self._chance
+        await self._clock.sleep(chance.up_to(faults.slowest_call / 2))
+        if not self.available or chance.hits(faults.refuse):
+            raise ProxyUnavailable(f"{self._name}: no connection")
+        if changes and chance.hits(faults.act_late):
+            self._start(self._later(chance.up_to(faults.latest), act))
+            raise ProxyUnavailable(f"{self._name}: no answer; the call is still under way")
+        result = act()
+        await self._clock.sleep(chance.up_to(faults.slowest_call / 2))
+        if chance.hits(faults.lose_answer):
+            raise ProxyUnavailable(f"{self._name}: the answer was lost")
+        return result
+
+    async def _later(self, seconds: float, act: Callable[[], object]) -> None:
+        await self._clock.sleep(seconds)
+        act()
+
+    def _accept(self, target: Target) -> Pending:
+        pending = Pending(self._handle())
+        self._outcomes[pending.handle] = pending
+        if not self._chance.hits(self.faults.lie):
+            self._start(self._register(pending.handle, target))
+        return pending
+
+    def _discard(self, handle: str) -> None:
+        if handle in self._entries and not self._chance.hits(self.faults.lie):
+            self._start(self._unregister(handle))
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, context=self._context)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (exc := task.exception()) is not None and exc not in self.broken:
+            self.broken.append(exc)
+
+    async def _register(self, handle: str, target: Target) -> None:
+        async with self._free:
+            await self._clock.sleep(self._chance.up_to(self.faults.slowest_job))
+            failure = await self._probe(target.url)
+            if failure is None and any(entry.url == target.url for entry in self._entries.values()):
+                failure = Failed(f"{target.url} already exists")
+            self._outcomes[handle] = failure or Done()
+            if failure is None:
+                entry = Entry(url=target.url, handle=handle, healthy=True)
+                if self._capabilities.tag:
+                    entry = msgspec.structs.replace(
+                        entry, fleet=self._fleet, worker=target.worker, incarnation=target.incarnation
+                    )
+                self._entries[handle] = entry
+                self._tell("listed", entry)
+
+    async def _probe(self, url: str) -> Failed | None:
+        if self._chance.hits(self.faults.fail_job):
+            return Failed("the router's job failed")
+        if not self._capabilities.probes_on_add:
+            return None
+        until = self._clock.monotonic() + self._patience
+        while not self._answers(url):
+            if self._clock.monotonic() >= until:
+                return Failed(f"{url} did not answer within {self._patience:g} s")
+            await self._clock.sleep(INTERVAL)
+        return None
+
+    async def _unregister(self, handle: str) -> None:
+        async with self._free:
+            await self._clock.sleep(self._chance.up_to(self.faults.slowest_job))
+            entry = self._entries.pop(handle, None)
+            if entry is not None:
+                self._outcomes.pop(handle, None)
+                self._tell("removed", entry)

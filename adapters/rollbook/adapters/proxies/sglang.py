@@ -1,0 +1,218 @@
+"""sglang-router 0.3 (`/workers`): adds and removes are promises, and what it lists is the only truth.
+
+Measured on 0.3.2; docs/sglang.md says how the router behaves and why each call here is as it is. In short: an add is
+queued and its job may fail later; a removal names a uuid, which the router turns into a URL and queues; an entry keeps
+the labels of its first registration; a restart forgets everything and gives new uuids.
+"""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+import structlog
+
+from rollbook.adapters.proxies.http import AdminHttp, Reply
+from rollbook.adapters.proxies.urls import UnusableURL, canonical_url
+from rollbook.events import InvalidName, validate_name
+from rollbook.projections.ports import (
+    Answer,
+    Capabilities,
+    Done,
+    Entry,
+    Failed,
+    Listing,
+    Pending,
+    Target,
+)
+
+KIND: Final = "sglang"
+
+FLEET_LABEL: Final = "rollbook.fleet"
+WORKER_LABEL: Final = "rollbook.worker"
+INCARNATION_LABEL: Final = "rollbook.incarnation"
+
+_CAPABILITIES: Final = Capabilities(
+    list=True, remove=True, tag=True, drain=False, async_add=True, probes_on_add=True, adds_in_flight=4
+)
+_INCARNATION: Final = re.compile(r"[1-9][0-9]{0,14}")
+_OTHER_API: Final = "this is not the sglang-router 0.3 API; is admin_url right, and the router not older?"
+
+_log = structlog.get_logger(__name__)
+
+
+class _Workers(msgspec.Struct):
+    workers: list[msgspec.Raw]
+
+
+class _Worker(msgspec.Struct):
+    """Only what cannot be missing has a type; a label of somebody else's must not hide an entry."""
+
+    id: str
+    url: str
+    is_healthy: Any = None
+    metadata: Any = None
+
+
+class _Accepted(msgspec.Struct):
+    worker_id: str
+
+
+class _Refusal(msgspec.Struct):
+    """The router's own way to say no; a proxy in front of it or another program says it differently."""
+
+    error: str
+    code: str
+
+
+class _Job(msgspec.Struct):
+    job_type: str
+    status: str
+    message: str | None = None
+
+
+class _WorkerState(msgspec.Struct):
+    job_status: _Job | None = None
+
+
+class SglangProxy:
+    """One sglang-router. `fleet` is written into every entry, and names whose entries these are."""
+
+    def __init__(self, name: str, admin_url: str, fleet: str, api_key: str | None = None) -> None:
+        self._name = name
+        self._fleet = fleet
+        self._http = AdminHttp(name, admin_url, api_key)
+        self._unreadable = 0
+
+    def __repr__(self) -> str:
+        return f"SglangProxy({self._name!r}, {self._http!r}, fleet={self._fleet!r})"
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration."""
+        return self._name
+
+    @property
+    def kind(self) -> str:
+        """`sglang`."""
+        return KIND
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Ten jobs are carried out at a time and an add of a dead worker holds one for up to half an hour; so four."""
+        return _CAPABILITIES
+
+    def canonical_url(self, url: str) -> str:
+        """The router lists a URL as it was added; so it is added, and read, in its canonical spelling."""
+        return canonical_url(url)
+
+    async def list(self) -> Listing:
+        """All of `GET /workers`, which has no pages. The router does not tell its version."""
+        reply = await self._http.call("GET", "/workers")
+        if reply.status == HTTPStatus.NOT_FOUND:
+            raise reply.unusable(_OTHER_API)
+        if reply.status != HTTPStatus.OK:
+            raise reply.unusable()
+        entries: list[Entry] = []
+        unreadable = 0
+        for raw in reply.decode(_Workers).workers:
+            try:
+                entries.append(_entry(msgspec.json.decode(raw, type=_Worker)))
+            except msgspec.DecodeError:
+                unreadable += 1
+        if unreadable != self._unreadable:
+            self._unreadable = unreadable
+            _log.warning("proxy.listing.unreadable_entries", proxy=self._name, entries=unreadable)
+        return Listing(tuple(entries))
+
+    async def add(self, target: Target) -> Answer:
+        """Queue an add with our labels. `Pending` holds the uuid that the router gave to the URL."""
+        reply = await self._http.call(
+            "POST",
+            "/workers",
+            {
+                "url": target.url,
+                "labels": {
+                    FLEET_LABEL: self._fleet,
+                    WORKER_LABEL: target.worker,
+                    INCARNATION_LABEL: str(target.incarnation),
+                },
+            },
+        )
+        if reply.status == HTTPStatus.ACCEPTED:
+            return Pending(reply.decode(_Accepted).worker_id)
+        return _refused(reply)
+
+    async def remove(self, entry: Entry) -> Answer:
+        """Queue a removal by uuid. A uuid that the router does not know is not there: `Done`, as far as it can say."""
+        reply = await self._http.call("DELETE", _path(entry.handle))
+        return Done() if reply.status == HTTPStatus.ACCEPTED or _unknown(reply) else _refused(reply)
+
+    async def outcome(self, pending: Pending) -> Answer:
+        """The state of the job for the URL. A job that refused a duplicate is `Failed`: the labels may be another's."""
+        reply = await self._http.call("GET", _path(pending.handle))
+        if _unknown(reply):
+            return Failed("the router does not know of it any more: it restarted, or the entry was removed")
+        if reply.status != HTTPStatus.OK:
+            return _refused(reply)
+        job = reply.decode(_WorkerState).job_status
+        if job is None:
+            return Done()
+        if job.job_type == "AddWorker" and job.status == "failed":
+            return Failed(job.message or "the router's job failed without a reason")
+        return pending
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        await self._http.close()
+
+
+def _path(handle: str) -> str:
+    return f"/workers/{quote(handle, safe='')}"
+
+
+def _entry(worker: _Worker) -> Entry:
+    try:
+        url = canonical_url(worker.url)
+    except UnusableURL:
+        url = worker.url  # somebody else's; listed as it is, so that it is seen and can be removed
+    labels: dict[str, Any] = worker.metadata if isinstance(worker.metadata, dict) else {}
+    incarnation = labels.get(INCARNATION_LABEL)
+    return Entry(
+        url=url,
+        handle=worker.id,
+        fleet=_named("fleet", labels.get(FLEET_LABEL)),
+        worker=_named("worker", labels.get(WORKER_LABEL)),
+        incarnation=int(incarnation) if isinstance(incarnation, str) and _INCARNATION.fullmatch(incarnation) else None,
+        healthy=worker.is_healthy if isinstance(worker.is_healthy, bool) else None,
+    )
+
+
+def _named(kind: str, label: Any) -> str | None:
+    """A label that can be a name of ours, else None: anyone may write labels."""
+    if not isinstance(label, str):
+        return None
+    try:
+        return validate_name(kind, label)
+    except InvalidName:
+        return None
+
+
+def _unknown(reply: Reply) -> bool:
+    if reply.status != HTTPStatus.NOT_FOUND:
+        return False
+    refusal = reply.read(_Refusal)
+    if refusal is None or refusal.code != "WORKER_NOT_FOUND":
+        raise reply.unusable(_OTHER_API)
+    return True
+
+
+def _refused(reply: Reply) -> Failed:
+    """A refusal in the router's own words, or `ProxyUnavailable` if those are not its words."""
+    refusal = reply.read(_Refusal)
+    if refusal is not None:
+        return Failed(refusal.error)
+    raise reply.unusable(_OTHER_API if reply.status == HTTPStatus.NOT_FOUND else "is admin_url right?")

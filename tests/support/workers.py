@@ -1,0 +1,92 @@
+"""Small inference servers in this process: what a router asks of a worker before it lists it, and one way to use it."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+
+from aiohttp import web
+
+_QUIET = logging.getLogger("support.workers")
+_QUIET.disabled = True
+
+
+class HttpWorker:
+    """Listens on loopback; `stop` and `start` keep its port, so that it returns on the same URL."""
+
+    def __init__(self, name: str = "worker") -> None:
+        self.name = name
+        self.healthy = True
+        """False: `/health` answers 503."""
+        self.served = 0
+        """Requests for work that it answered."""
+        self.port = 0
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        app = web.Application()
+        app.router.add_get("/health", self._health)
+        for path in ("/model_info", "/get_model_info", "/server_info", "/get_server_info"):
+            app.router.add_get(path, self._info)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_post("/generate", self._generate)
+        # The router also tries HTTP/2 on a new worker, which aiohttp would report as an error.
+        runner = web.AppRunner(app, access_log=None, logger=_QUIET, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", self.port, reuse_address=True).start()
+        self.port = runner.addresses[0][1]
+        self._runner = runner
+
+    async def stop(self) -> None:
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    async def _health(self, _: web.Request) -> web.Response:
+        return web.Response(status=200 if self.healthy else 503)
+
+    async def _info(self, _: web.Request) -> web.Response:
+        return web.json_response({"worker": self.name})
+
+    async def _models(self, _: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": []})
+
+    async def _generate(self, _: web.Request) -> web.Response:
+        self.served += 1
+        return web.json_response({"text": "ok", "worker": self.name})
+
+
+@asynccontextmanager
+async def http_worker(name: str = "worker") -> AsyncIterator[HttpWorker]:
+    worker = HttpWorker(name)
+    await worker.start()
+    try:
+        yield worker
+    finally:
+        await worker.stop()
+
+
+@asynccontextmanager
+async def http_workers(count: int) -> AsyncIterator[list[HttpWorker]]:
+    workers = [HttpWorker(f"worker-{number}") for number in range(count)]
+    try:
+        for worker in workers:
+            await worker.start()
+        yield workers
+    finally:
+        for worker in workers:
+            await worker.stop()
+
+
+@asynccontextmanager
+async def nobody_listens() -> AsyncIterator[str]:
+    """A URL that refuses connections, and that nobody else can get meanwhile."""
+    with closing(socket.socket()) as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{held.getsockname()[1]}"
