@@ -15,7 +15,8 @@ from rollbook.events import Codec, MessageQuarantined, RollbookError, WorkerResu
 from rollbook.events.subjects import worker_subject
 from rollbook.events.times import parse_rfc3339, rfc3339
 from rollbook.projections.admission import Admission
-from rollbook.projections.fold import State, message_id, restore
+from rollbook.projections.catchup import newest_state
+from rollbook.projections.fold import message_id
 from rollbook.projections.lane import Lane
 from rollbook.projections.policy import Policy
 from rollbook.projections.ports import AppendConflict, LogUnavailable, Proxy
@@ -32,7 +33,7 @@ class LeadershipLost(RollbookError):
 
 
 class Controller:
-    """Runs a fleet. Build it, `run` it in a task, cancel that task to stop it cleanly."""
+    """Runs a fleet. Build it, `run` it, `stop` it."""
 
     def __init__(
         self,
@@ -54,30 +55,41 @@ class Controller:
         self._tell = resources.tell
         self._proxies = proxies
         self._codec = Codec(policy.fleet)
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Let `run` end cleanly: lanes first, then a snapshot, then leadership."""
+        self._stopping.set()
 
     async def run(self) -> None:
-        """Lead until cancelled. Raises what ended it: `AlreadyLed`, `LeadershipLost`, `Deposed`, `HistoryHole`, ...
+        """Lead until `stop` (or cancelled). Raises what ended it: `AlreadyLed`, `LeadershipLost`, `Deposed`, ...
 
-        Cancelled, it stops the lanes, takes a snapshot and gives leadership back before it returns.
+        However it ends, the lanes are stopped before leadership is given back.
         """
         epoch = await self._leadership.acquire(self._owner)
         try:
             self._tell("leader.taken", owner=self._owner, epoch=epoch)
-            projector = self.projector = Projector(self._log, self._codec, self._clock, await self._restore())
+            restored = await newest_state(self._log, self._resources.snapshots, self._tell)
+            projector = self.projector = Projector(self._log, self._codec, self._clock, restored)
             await self._lead(projector, epoch)
+            await self._snapshot(projector)
         except asyncio.CancelledError:
-            await self._snapshot()
+            if self.projector is not None:
+                await self._snapshot(self.projector)
             raise
         finally:
             await self._leadership.release()
+            self._tell("leader.released", owner=self._owner)
 
     async def _lead(self, projector: Projector, epoch: int) -> None:
         roster = lambda: projector.state.roster  # noqa: E731 - always the state's present one
         admission = Admission(self.policy, roster, self._resources.provider, self._resources.readiness)
         folding = asyncio.create_task(projector.run(), name="projector")
-        tasks = [folding, asyncio.create_task(self._deposed(), name="leadership")]
+        stopping = asyncio.create_task(self._stop_asked(), name="stop")
+        tasks = [folding, asyncio.create_task(self._deposed(), name="leadership"), stopping]
         try:
-            await self._first(asyncio.create_task(projector.caught_up(), name="catch-up"), tasks)
+            if not await self._caught_up(projector, tasks):
+                return
             for proxy in self._proxies:
                 served = self.policy.proxies[proxy.name]
                 lane = self.lanes[proxy.name] = Lane(
@@ -94,19 +106,24 @@ class Controller:
         finally:
             # Lanes first: nothing may act on a fold that has stopped.
             for task in reversed(tasks):
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+                await end(task)
 
-    async def _first(self, wanted: asyncio.Task[None], tasks: list[asyncio.Task[None]]) -> None:
-        """Wait for `wanted`, unless one of `tasks` fails before."""
+    async def _caught_up(self, projector: Projector, tasks: list[asyncio.Task[None]]) -> bool:
+        """Wait until the fold is at the log's end; False if `stop` came first. Raises what failed first."""
+        caught_up = asyncio.create_task(projector.caught_up(), name="catch-up")
         try:
-            await asyncio.wait([wanted, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([caught_up, *tasks], return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
                 if task.done():
                     task.result()
-            await wanted
+                    return False
+            await caught_up
         finally:
-            wanted.cancel()
+            await end(caught_up)
+        return True
+
+    async def _stop_asked(self) -> None:
+        await self._stopping.wait()
 
     async def _deposed(self) -> None:
         reason = await self._leadership.lost()
@@ -115,26 +132,9 @@ class Controller:
 
     # -------------------------------------------------------------- snapshots
 
-    async def _restore(self) -> State | None:
-        """The newest snapshot's state that the log confirms; None to fold from the beginning."""
-        ends = await self._log.state()
-        async for snapshot in self._resources.snapshots.newest_first():
-            if snapshot.identity != ends.identity or snapshot.sequence > ends.last_sequence:
-                self._tell("snapshot.of_another_log", sequence=snapshot.sequence, last=ends.last_sequence)
-                continue
-            stored = await self._log.get(snapshot.sequence)
-            state = restore(snapshot) if stored is not None and message_id(stored) == snapshot.fact_id else None
-            if state is None:
-                self._tell("snapshot.refused", sequence=snapshot.sequence)
-                continue
-            self._tell("snapshot.restored", sequence=snapshot.sequence)
-            return state
-        return None
-
-    async def _snapshot(self) -> None:
+    async def _snapshot(self, projector: Projector) -> None:
         """Keep what has been folded. Best effort: the log is the truth, a missing snapshot costs only time."""
-        projector = self.projector
-        if projector is None or projector.state.sequence == 0:
+        if projector.state.sequence == 0:
             return
         try:
             async with asyncio.timeout(self.policy.reconcile.call_deadline):
@@ -198,6 +198,15 @@ class Controller:
                 continue
             self._tell("suspension.expired", worker=name, incarnation=incarnation)
             await projector.passed(sequence)
+
+
+async def end(task: asyncio.Task[None]) -> None:
+    """Cancel a task until it has ended: before Python 3.13 a library's `wait_for` may eat a cancellation."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=1)
+    if not task.cancelled():
+        task.exception()
 
 
 def quarantine_id(fleet: str, sequence: int) -> str:
