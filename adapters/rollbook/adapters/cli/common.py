@@ -69,3 +69,10 @@ def run(main: Coroutine[Any, Any, _T]) -> _T:
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(main)
+
+
+def start_logs() -> None:
+    """Let a short command's parts speak up on standard error when something is wrong, and not before."""
+    from rollbook.adapters import logs
+
+    logs.configure(environ=os.environ, level="warning")

@@ -157,8 +157,8 @@ def _parse_proxy(text: str) -> ProxyChoice:
     match = _PROXY.fullmatch(text)
     if match is None:
         raise UsageError(
-            "--proxy is written NAME=KIND@URL, as in router-a=sglang@http://127.0.0.1:30000; a key is added to the file "
-            "by reference afterwards"
+            "--proxy is written NAME=KIND@URL, as in router-a=sglang@http://127.0.0.1:30000; a key is added to the "
+            "file by reference afterwards"
         )
     return ProxyChoice(match["name"], match["kind"], match["url"])
 

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from cyclopts import App, CycloptsError
 
-from rollbook.adapters.cli import check, init
+from rollbook.adapters.cli import check, init, log, up
 from rollbook.adapters.cli.exits import Exit, OutputClosed, UsageError, WaitedTooLong
 from rollbook.adapters.cli.output import close_output, forget_output, say
 from rollbook.adapters.settings import ConfigError
@@ -51,6 +51,8 @@ def _commands() -> App:
     )
     commands.command(init.init, help_epilogue=init.EXAMPLE)
     commands.command(check.check, help_epilogue=check.EXAMPLE)
+    commands.command(up.up, help_epilogue=up.EXAMPLE)
+    commands.command(log.log, help_epilogue=log.EXAMPLE)
     return commands
 
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from rollbook.adapters.cli.init import Choices, ProxyChoice
 
 
-_TOKEN = '# token = { env = "NATS_TOKEN" }  # secrets stand here by reference only\n'
+_BY_REFERENCE = '# token = { env = "NATS_TOKEN" }  # secrets stand here by reference only\n'
 
 
 def render(choices: Choices) -> str:
@@ -33,9 +33,9 @@ def _nats(url: str | None) -> str:
         return (
             "# The server that holds the log. Left out, `rollbook up` starts one on loopback, with its store in\n"
             "# .rollbook beside this file: right for one machine. Workers elsewhere need a server that they reach.\n"
-            f'# [nats]\n# url = "nats://host:4222"\n{_TOKEN}\n'
+            f'# [nats]\n# url = "nats://host:4222"\n{_BY_REFERENCE}\n'
         )
-    return f"# The server that holds the log.\n[nats]\nurl = {_string(url)}\n{_TOKEN}\n"
+    return f"# The server that holds the log.\n[nats]\nurl = {_string(url)}\n{_BY_REFERENCE}\n"
 
 
 def _provider(choices: Choices) -> str:
