@@ -84,17 +84,15 @@ def read_secret(secret: SecretRef, *, environ: Mapping[str, str], base: Path) ->
     if secret.env is not None:
         if value := environ.get(secret.env):
             return value
-        raise ConfigError(
-            [f"the environment variable {secret.env} is not set or empty, and a secret is said to be in it"]
-        )
+        raise ConfigError([f"the environment variable {secret.env} is not set or empty; a secret is said to be in it"])
     path = base / (secret.file or "")
     try:
         value = path.read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as exc:
         reason = exc.strerror if isinstance(exc, OSError) else "not text"
-        raise ConfigError([f"{path}: cannot be read ({reason}), and a secret is said to be in it"]) from exc
+        raise ConfigError([f"{path}: cannot be read ({reason}); a secret is said to be in it"]) from exc
     if not value:
-        raise ConfigError([f"{path}: is empty, and a secret is said to be in it"])
+        raise ConfigError([f"{path}: is empty; a secret is said to be in it"])
     return value
 
 

@@ -1,0 +1,311 @@
+"""The command line: help with an example for every command, exit codes, one sentence for what goes wrong."""
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollbook.adapters.cli import check as check_module
+from rollbook.adapters.cli.exits import Exit, UsageError, WaitedTooLong
+from rollbook.adapters.cli.main import app, run
+from rollbook.adapters.settings import load
+from rollbook.events import RollbookError
+
+GOOD = """
+fleet = "math-rl"
+[provider]
+kind = "ray"
+[pools.rollout]
+[[proxies]]
+name = "router-a"
+kind = "sglang"
+admin_url = "http://127.0.0.1:30000"
+pools = ["rollout"]
+"""
+
+DEFECT = "rollbook: this is a defect of Rollbook; run it again with ROLLBOOK_DEBUG=1 to see where, and report it"
+
+
+def leaves(tree, words=()):
+    """Every command that does something, hidden ones too, as the words that call it."""
+    names = [name for name in tree if not name.startswith("-")]
+    if not names:
+        return [words]
+    return [leaf for name in names for leaf in leaves(tree[name], (*words, name))]
+
+
+COMMANDS = leaves(app)
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def call(capsys, *arguments, environ=None):
+    code = run(list(arguments), environ or {})
+    streams = capsys.readouterr()
+    return code, streams.out, streams.err
+
+
+def program(*arguments, **options):
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **options.pop("environ", {})}
+    return subprocess.Popen(
+        [sys.executable, "-m", "rollbook.adapters.cli.main", *arguments],
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+# ---------------------------------------------------------------- help
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_has_an_example_that_can_be_parsed(capsys, words):
+    code, out, err = call(capsys, *words, "--help")
+    assert (code, err) == (Exit.DONE, "")
+    assert "Example:" in out
+    examples = [line.strip() for line in out.splitlines() if line.strip().startswith(" ".join(("rollbook", *words)))]
+    assert examples
+    for example in examples:
+        arguments = shlex.split(example.partition(" | ")[0])[1:]
+        command, _, unknown = app.parse_args(arguments, exit_on_error=False, print_error=False)
+        assert command.__name__ in {words[-1].replace("-", "_"), words[-1]}
+        assert not unknown
+
+
+def test_help_of_the_program_lists_what_is_not_hidden(capsys):
+    code, out, _ = call(capsys, "--help")
+    assert code == Exit.DONE
+    assert "Example:" in out
+    assert "Exit codes:" in out
+    assert all(name in out for name in app if app[name].show)
+
+
+def test_help_loads_nothing_that_is_slow():
+    code = (
+        "import sys; from rollbook.adapters.cli.main import run; run(['--help'], {}); "
+        "slow = {'ray', 'nats', 'aiohttp', 'structlog', 'uvloop', 'sqlite3'} & set(sys.modules); "
+        "print(sorted(slow), file=sys.stderr)"
+    )
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+# ---------------------------------------------------------------- what goes wrong
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["chek"], 'rollbook: Unknown command "chek". Did you mean "check"?'),
+        (["check", "--jsn"], "rollbook: Unknown option: --jsn. Did you mean --json?"),
+        (["check", "extra"], "rollbook: Unused Tokens"),
+        (["log", "--since", "yesterday"], "rollbook: 'yesterday' is not a duration; write a number and a unit"),
+        (["log", "--worker", "a.b"], "rollbook: 'a.b' cannot name a worker: '.' is not allowed"),
+        (["log", "--type", "up"], "rollbook: there is no fact 'up'"),
+        (["log"], "rollbook: there is no rollbook.toml in"),
+        (["check"], "rollbook: there is no rollbook.toml in"),
+        (["up"], "rollbook: there is no rollbook.toml in"),
+        (["init", "--proxy", "a"], "rollbook: --proxy is written NAME=KIND@URL"),
+        (["init", "--worker", "a"], "rollbook: --worker 'a' is written NAME=HOST:PORT"),
+        (["init", "--worker", "a=h:1", "--provider", "ray"], "rollbook: --worker fixes an address"),
+        (
+            ["init", "--provider", "etcd"],
+            'rollbook: Invalid value "etcd" for --provider. Choose from: "ray", "static".',
+        ),
+        (["init", "--fleet", "a b"], "rollbook: rollbook.toml: fleet: 'a b' cannot name a fleet"),
+        (["init", "--fleet", "a\udc80b"], "rollbook: what is given cannot stand in a TOML file"),
+        (["init", "-c", "no/where.toml"], "rollbook: no/where.toml cannot be written: No such file or directory"),
+    ],
+)
+def test_wrong_usage_is_one_sentence_and_64(capsys, arguments, said):
+    code, out, err = call(capsys, *arguments)
+    assert (code, out) == (Exit.USAGE, "")
+    assert err.startswith(said)
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [
+        (UsageError("give one of the two"), 64, ["rollbook: give one of the two"]),
+        (WaitedTooLong("no answer in 3 s"), 3, ["rollbook: no answer in 3 s"]),
+        (RollbookError("the log is gone"), 1, ["rollbook: the log is gone"]),
+        (ExceptionGroup("", [RollbookError("one"), RollbookError("two")]), 1, ["rollbook: one"]),
+        (OSError(28, "No space left on device"), 1, ["rollbook: [Errno 28] No space left on device"]),
+        (RollbookError("nats://me:hunter2@h is gone"), 1, ["rollbook: nats://[redacted]@h is gone"]),
+        (KeyboardInterrupt(), 130, []),
+        (
+            KeyError("x"),
+            1,
+            ["rollbook: unexpected failure: KeyError: 'x'", DEFECT],
+        ),
+        (
+            ExceptionGroup("", [RollbookError("one"), KeyError("x")]),
+            1,
+            ["rollbook: unexpected failure: ExceptionGroup:  (2 sub-exceptions)", DEFECT],
+        ),
+    ],
+)
+def test_what_is_raised_becomes_a_sentence_and_a_code(capsys, monkeypatch, raised, code, said):
+    def fail(*_, **__):
+        raise raised
+
+    monkeypatch.setattr(check_module, "load", fail)
+    found, out, err = call(capsys, "check")
+    assert (found, out, err.splitlines()) == (code, "", said)
+
+
+def test_debug_shows_the_traceback_without_secrets(capsys, monkeypatch):
+    def fail(*_, **__):
+        raise KeyError("nats://me:hunter2@h")
+
+    monkeypatch.setattr(check_module, "load", fail)
+    code, _, err = call(capsys, "check", environ={"ROLLBOOK_DEBUG": "1"})
+    assert code == Exit.FAILED
+    assert "Traceback" in err
+    assert "hunter2" not in err
+
+
+def test_a_reader_that_went_away_is_no_failure(tmp_path):
+    (tmp_path / "rollbook.toml").write_text(GOOD)
+    running = program("check")
+    running.stdout.close()
+    assert (running.stderr.read(), running.wait(60)) == ("", 0)
+    running.stderr.close()
+
+
+def test_ctrl_c_is_quiet(tmp_path):
+    fifo = tmp_path / "rollbook.toml"
+    os.mkfifo(fifo)
+    running = program("check")
+    with fifo.open("w"):  # opens when the program has begun to read it
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=60)
+    assert (running.returncode, out, err) == (Exit.INTERRUPTED, "", "")
+
+
+# ---------------------------------------------------------------- check
+
+
+def test_check_says_what_it_found(capsys, tmp_path):
+    (tmp_path / "rollbook.toml").write_text(GOOD)
+    code, out, err = call(capsys, "check")
+    assert code == Exit.DONE
+    assert out.endswith(
+        "rollbook.toml: good. fleet math-rl, log in an embedded NATS, provider ray, proxies: router-a (rollout)\n"
+    )
+    assert err == ""
+
+
+def test_check_prints_every_problem(capsys, tmp_path):
+    (tmp_path / "rollbook.toml").write_text(GOOD.replace("fleet", "flet").replace("sglang", "nginx"))
+    code, out, err = call(capsys, "check")
+    assert (code, out) == (Exit.USAGE, "")
+    assert [line.split(": ")[:3] for line in err.splitlines()] == [
+        ["rollbook", "rollbook.toml", "flet"],
+        ["rollbook", "rollbook.toml", "fleet"],
+        ["rollbook", "rollbook.toml", "proxies[0].kind"],
+    ]
+
+
+def test_check_as_json(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("ROLLBOOK_FLET", "x")
+    file = tmp_path / "rollbook.toml"
+    file.write_text(GOOD + 'api_key = { env = "NOT_HERE" }')
+    code, out, err = call(capsys, "check", "--json")
+    assert (code, err) == (Exit.DONE, "")
+    assert json.loads(out) == {
+        "ok": True,
+        "problems": [],
+        "warnings": [
+            "ROLLBOOK_FLET is set and overrides nothing; did you mean ROLLBOOK_FLEET?",
+            "proxies[0].api_key: the environment variable NOT_HERE is not set or empty; a secret is said to be in it",
+        ],
+    }
+    file.write_text("fleet = 1")
+    code, out, err = call(capsys, "check", "--json")
+    assert (code, err) == (Exit.USAGE, "")
+    assert json.loads(out)["problems"][0] == "rollbook.toml: fleet: the number 1 where a string is needed"
+
+
+# ---------------------------------------------------------------- init
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--fleet", "math-rl", "--proxy", "router-a=sglang@http://127.0.0.1:30000"],
+        ["--proxy", "a=sglang@http://h:1", "--proxy", "b=sglang@http://h:2", "--pool", "prefill", "--pool", "decode"],
+        ["--provider", "static"],
+        ["--worker", "rollout-0-0=h:80", "--worker", "rollout-1-0=[::1]:81", "--nats-url", "nats://h:4222"],
+        ["--pool", "rollout", "--pool", "rollout"],
+    ],
+)
+def test_what_init_writes_passes_check(capsys, arguments):
+    code, out, _ = call(capsys, "init", *arguments)
+    assert (code, out) == (Exit.DONE, "rollbook.toml\n")
+    assert call(capsys, "check")[0] == Exit.DONE
+
+
+def test_init_writes_what_it_was_told(capsys, tmp_path):
+    code, _, err = call(
+        capsys, "init", "--fleet", "f", "--proxy", "a=sglang@http://h:1", "--worker", "rollout-0-0=h:80"
+    )
+    assert code == Exit.DONE
+    assert "fleet f; routers: a at http://h:1" in err
+    settings = load(None, environ={}, cwd=tmp_path).settings
+    assert settings.fleet == "f"
+    assert settings.proxies[0].pools == ("rollout",)
+    assert settings.provider.workers == {"rollout-0-0": {"primary": "h:80"}}
+    assert settings.nats.url is None
+
+
+def test_init_names_the_fleet_after_the_folder(capsys, tmp_path, monkeypatch):
+    folder = tmp_path / "my run (2)"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert call(capsys, "init")[0] == Exit.DONE
+    assert load(None, environ={}, cwd=folder).settings.fleet == "my-run-2"
+
+
+def test_init_overwrites_only_when_told(capsys, tmp_path):
+    file = tmp_path / "rollbook.toml"
+    file.write_text("mine")
+    code, _, err = call(capsys, "init")
+    assert code == Exit.USAGE
+    assert "exists already; edit it, choose another with -c, or overwrite it with --force" in err
+    assert file.read_text() == "mine"
+    assert call(capsys, "init", "--force")[0] == Exit.DONE
+    assert file.read_text() != "mine"
+
+
+def test_init_writes_nothing_that_would_not_pass_check(capsys, tmp_path):
+    code, _, err = call(capsys, "init", "--proxy", "a=nginx@h:1")
+    assert code == Exit.USAGE
+    assert len(err.splitlines()) == 2
+    assert not (tmp_path / "rollbook.toml").exists()
+
+
+def test_init_without_a_router_on_the_ports_finds_none(capsys, tmp_path):
+    import socket
+
+    with socket.socket() as nobody:  # bound and not listening: connections are refused
+        nobody.bind(("127.0.0.1", 0))
+        port = str(nobody.getsockname()[1])
+        code, _, err = call(capsys, "init", "--find", "--port", port)
+    assert code == Exit.DONE
+    assert "routers: none yet" in err
+    assert load(None, environ={}, cwd=Path()).settings.proxies == ()
