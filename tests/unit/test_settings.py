@@ -1,8 +1,13 @@
 """Every wrong configuration gets one line that says where, what and what to write instead; all lines come at once."""
 
+import re
+import tomllib
+from pathlib import Path
+
 import msgspec
 import pytest
 
+from rollbook.adapters.proxies.registry import KINDS
 from rollbook.adapters.settings import (
     ConfigError,
     ProxySettings,
@@ -15,8 +20,12 @@ from rollbook.adapters.settings import (
     read_secret,
 )
 from rollbook.adapters.settings.checks import refuse_unreachable_log
+from rollbook.adapters.settings.environment import variables
+from rollbook.adapters.settings.reference import page
 from rollbook.projections.policy import PoolPolicy, ReconcilePolicy
 from rollbook.projections.ports import HostAndPort
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
 GOOD = """
 fleet = "math-rl"
@@ -359,8 +368,6 @@ def test_no_file_says_what_to_do(tmp_path):
 def test_a_file_that_cannot_be_read(tmp_path, monkeypatch, content, expected):
     if content is not None:
         (tmp_path / "broken.toml").write_bytes(content)
-    from pathlib import Path
-
     with pytest.raises(ConfigError) as caught:
         load(Path("broken.toml"), environ={}, cwd=tmp_path)
     assert caught.value.problems == (expected,)
@@ -482,3 +489,27 @@ def test_an_embedded_log_is_refused_where_workers_could_not_reach_it(tmp_path):
     with pytest.raises(ConfigError, match=r"nats.url: is missing, and this Ray has 3 nodes"):
         refuse_unreachable_log(embedded, ray_nodes=3)
     refuse_unreachable_log(read(tmp_path, GOOD).settings, ray_nodes=3)
+
+
+# ---------------------------------------------------------------- the page
+
+
+def test_the_page_is_current():
+    assert PAGE.read_text() == "\n".join(page()) + "\n", "run `make docs`"
+
+
+def test_the_example_of_the_page_can_be_read(tmp_path):
+    lines = [line.removeprefix("    ") for line in PAGE.read_text().splitlines() if line.startswith("    ")]
+    assert read(tmp_path, "\n".join(lines)).settings.fleet == "math-rl"
+
+
+def test_every_variable_of_the_page_overrides_something(tmp_path):
+    (tmp_path / "rollbook.toml").write_text(GOOD)
+    named = set(re.findall(r"^\| `(ROLLBOOK_[A-Z_]+)`", PAGE.read_text(), re.MULTILINE))
+    assert len(named) == 6
+    assert named <= set(variables(Settings, tomllib.loads(GOOD)))
+
+
+def test_the_kinds_of_proxies_are_those_that_there_are():
+    (kind,) = [field.type for field in msgspec.inspect.type_info(ProxySettings).fields if field.name == "kind"]
+    assert set(kind.values) == set(KINDS)

@@ -11,7 +11,7 @@ class PoolPolicy(msgspec.Struct, frozen=True, kw_only=True):
     url: str = "http://{primary}"
     """What is registered: a template over the worker's named addresses, each `host:port`."""
     ready_path: str | None = "/health"
-    """GET on the worker that must answer 200 before it is added; None asks nothing."""
+    """GET on the worker that must answer 200 before it is added; None (in the file `""`) asks nothing."""
     requires_proxy: bool = True
     """Start-up fails, and says so, if no proxy serves this pool."""
     deregister_suspended: bool = True

@@ -107,7 +107,7 @@ class _Walk:
 
     def field(self, owner: type, field: inspect.Field, value: Any, path: Path) -> Any:
         """The good part of one field's value, or None."""
-        kind = _without_none(field.type)
+        kind = without_none(field.type)
         at = (owner, field.encode_name)
         if isinstance(kind, inspect.DictType):
             return self.table(kind, value, path, KEY_CHECKS.get(at, ()), LEAF_CHECKS.get(at))
@@ -127,7 +127,7 @@ class _Walk:
             self.problems.append((path, f"{describe(value)} where {expected(kind)} is needed"))
             return None
         good: dict[str, Any] = {}
-        inner = _without_none(kind.value_type)
+        inner = without_none(kind.value_type)
         for key, item in value.items():
             here = (*path, key)
             if keys and (problem := keys[0](key)) is not None:
@@ -221,7 +221,7 @@ def _literal(kind: inspect.Type) -> Any:
     raise TypeError(msg)
 
 
-def _without_none(kind: inspect.Type) -> inspect.Type:
+def without_none(kind: inspect.Type) -> inspect.Type:
     """The type of a field that may be left out; TOML has no null, so None can only be a default."""
     if isinstance(kind, inspect.UnionType):
         others = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
