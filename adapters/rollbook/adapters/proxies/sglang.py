@@ -149,7 +149,10 @@ class SglangProxy:
     async def remove(self, entry: Entry) -> Answer:
         """Queue a removal by uuid. A uuid that the router does not know is not there: `Done`, as far as it can say."""
         reply = await self._http.call("DELETE", _path(entry.handle))
-        return Done() if reply.status == HTTPStatus.ACCEPTED or _unknown(reply) else _refused(reply)
+        if reply.status == HTTPStatus.ACCEPTED:
+            reply.decode(_Accepted)
+            return Done()
+        return Done() if _unknown(reply) else _refused(reply)
 
     async def outcome(self, pending: Pending) -> Answer:
         """The state of the job for the URL. A job that refused a duplicate is `Failed`: the labels may be another's."""

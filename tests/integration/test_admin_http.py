@@ -1,0 +1,218 @@
+"""Servers that are not the router one hoped for: each becomes an error that says what came."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+from support.workers import nobody_listens
+
+from rollbook.adapters.proxies import http
+from rollbook.adapters.proxies.sglang import SglangProxy
+from rollbook.projections.ports import Entry, Failed, Pending, ProxyUnavailable, Target
+
+TARGET = Target(worker="rollout-3-0", incarnation=8, url="http://10.0.0.1:8000")
+ENTRY = Entry(url=TARGET.url, handle="6f3f4a35-8e0a-4d75-8a43-0d0a8f1b8f8e")
+
+
+@asynccontextmanager
+async def answering(answer, *, key: str | None = None, path: str = ""):
+    """A `SglangProxy` in front of a server that gives every request to `answer`."""
+    app = web.Application()
+    app.router.add_route("*", "/{anything:.*}", answer)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        proxy = SglangProxy("router-a", f"http://127.0.0.1:{runner.addresses[0][1]}{path}", "math-rl", key)
+        try:
+            yield proxy
+        finally:
+            await proxy.close()
+    finally:
+        await runner.cleanup()
+
+
+def saying(status: int, body: str = "", content_type: str = "application/json"):
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=status, text=body, content_type=content_type)
+
+    return answer
+
+
+def calls(proxy):
+    return [
+        proxy.list(),
+        proxy.add(TARGET),
+        proxy.remove(ENTRY),
+        proxy.outcome(Pending(ENTRY.handle)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "content_type", "hint"),
+    [
+        (200, "<html>welcome</html>", "text/html", "answered 200 with text/html: is admin_url right?"),
+        (202, "<html>welcome</html>", "text/html", "answered 202 with text/html: is admin_url right?"),
+        (404, "<html>no</html>", "text/html", "answered 404 with text/html: this is not the sglang-router 0.3 API"),
+        (404, "", "text/plain", "answered 404 without a body: this is not the sglang-router 0.3 API"),
+        (502, "<html>bad gateway</html>", "text/html", "answered 502 with text/html: is admin_url right?"),
+        (422, "Failed to deserialize", "text/plain", "answered 422 with text/plain: is admin_url right?"),
+        (200, "[]", "application/json", "answered 200 with application/json: is admin_url right?"),
+        (200, '"workers"', "application/json", "answered 200 with application/json"),
+        (200, '{"workers": 1}', "application/json", "answered 200 with application/json"),
+        (403, "", "text/plain", "answered 403 without a body: it asks for a key; set api_key"),
+    ],
+)
+async def test_what_is_no_answer_of_the_api_says_what_came(status, body, content_type, hint):
+    async with answering(saying(status, body, content_type)) as proxy:
+        with pytest.raises(ProxyUnavailable) as caught:
+            await proxy.list()
+    assert hint in str(caught.value)
+    assert str(caught.value).startswith("router-a: GET http://127.0.0.1:")
+
+
+@pytest.mark.parametrize("status", [200, 202, 301, 401, 404, 405, 500, 503])
+async def test_a_web_page_is_never_taken_for_an_answer(status):
+    async with answering(saying(status, "<html>hello</html>", "text/html")) as proxy:
+        for call in calls(proxy):
+            with pytest.raises(ProxyUnavailable, match="text/html"):
+                await call
+
+
+async def test_a_refusal_in_the_routers_words_is_its_answer():
+    refusal = json.dumps({"error": "Job queue full: 1000 jobs pending", "code": "INTERNAL_SERVER_ERROR"})
+    async with answering(saying(500, refusal)) as proxy:
+        for call in (proxy.add(TARGET), proxy.remove(ENTRY), proxy.outcome(Pending(ENTRY.handle))):
+            assert await call == Failed("Job queue full: 1000 jobs pending")
+        with pytest.raises(ProxyUnavailable, match="answered 500"):
+            await proxy.list()
+
+
+async def test_a_key_does_not_follow_a_redirect():
+    seen = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(request.path)
+        raise web.HTTPFound("/elsewhere")
+
+    async with answering(answer, key="hunter2") as proxy:
+        for call in calls(proxy):
+            with pytest.raises(ProxyUnavailable, match="it redirects; admin_url must be"):
+                await call
+    assert "/elsewhere" not in seen
+
+
+async def test_the_admin_url_may_have_a_path_and_the_key_is_a_bearer_token():
+    seen = {}
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.update(path=request.path, key=request.headers.get("Authorization"))
+        return web.json_response({"workers": []})
+
+    async with answering(answer, key="hunter2", path="/routers/a/") as proxy:
+        assert (await proxy.list()).entries == ()
+    assert seen == {"path": "/routers/a/workers", "key": "Bearer hunter2"}
+
+
+async def test_an_unreadable_entry_hides_no_other(capsys):
+    """I9: bad input stops nothing."""
+    good = {
+        "id": "1",
+        "url": "http://10.0.0.1:8000/",
+        "is_healthy": True,
+        "metadata": {"rollbook.fleet": "math-rl", "rollbook.worker": "rollout-3-0", "rollbook.incarnation": "8"},
+        "something_new": {},
+    }
+    odd = [
+        {"id": "2", "url": "10.0.0.2:8000"},
+        {"id": "3", "url": "http://10.0.0.3", "is_healthy": "perhaps", "metadata": ["?"]},
+        {
+            "id": "4",
+            "url": "http://10.0.0.4",
+            "metadata": {"rollbook.fleet": "a b", "rollbook.worker": 7, "rollbook.incarnation": "08"},
+        },
+        {"id": "5", "url": "http://10.0.0.5", "metadata": {"rollbook.incarnation": "9" * 400}},
+    ]
+    unreadable = [None, 7, [], {}, {"id": 1, "url": "http://10.0.0.6"}, {"id": "7"}]
+    async with answering(saying(200, json.dumps({"workers": [*unreadable, good, *odd]}))) as proxy:
+        for _ in range(3):
+            assert (await proxy.list()).entries == (
+                Entry(
+                    url="http://10.0.0.1:8000",
+                    handle="1",
+                    fleet="math-rl",
+                    worker="rollout-3-0",
+                    incarnation=8,
+                    healthy=True,
+                ),
+                Entry(url="10.0.0.2:8000", handle="2"),
+                Entry(url="http://10.0.0.3", handle="3"),
+                Entry(url="http://10.0.0.4", handle="4"),
+                Entry(url="http://10.0.0.5", handle="5"),
+            )
+    assert capsys.readouterr().out.count("proxy.listing.unreadable_entries") == 1
+
+
+async def test_a_body_without_end_is_cut_off():
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(2 * http.MOST_BYTES >> 20):
+            await response.write(b" " * (1 << 20))
+        return response
+
+    async with answering(answer) as proxy:
+        with pytest.raises(ProxyUnavailable, match="answered more than 32 MiB"):
+            await proxy.list()
+
+
+async def test_a_server_that_never_answers_is_bounded_by_the_caller():
+    """Deadlines are the caller's: the call ends when it says, and not as an answer."""
+    accepted = asyncio.Event()
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.set()
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        proxy = SglangProxy("router-a", f"http://127.0.0.1:{port}", "math-rl")
+        try:
+            for call in calls(proxy):
+                accepted.clear()
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.2):
+                        await call
+                await asyncio.wait_for(accepted.wait(), 30)
+        finally:
+            await proxy.close()
+
+
+async def test_a_server_that_hangs_up_or_is_not_there_is_unavailable():
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    async with server, nobody_listens() as nowhere:
+        port = server.sockets[0].getsockname()[1]
+        for url, words in ((f"http://127.0.0.1:{port}", "ServerDisconnected"), (nowhere, "connection refused")):
+            proxy = SglangProxy("router-a", url, "math-rl")
+            for call in calls(proxy):
+                with pytest.raises(ProxyUnavailable, match=words):
+                    await call
+            await proxy.close()
+
+
+async def test_a_closed_proxy_says_so():
+    proxy = SglangProxy("router-a", "http://127.0.0.1:1", "math-rl")
+    await proxy.close()
+    await proxy.close()
+    with pytest.raises(ProxyUnavailable, match="called after it was closed"):
+        await proxy.list()

@@ -1,0 +1,73 @@
+"""The readiness probe, asked of real HTTP servers: a reason for people, never an exception."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.workers import http_worker, nobody_listens
+
+from rollbook.adapters.proxies.readiness import HttpReadiness
+
+
+@pytest.fixture
+async def readiness():
+    readiness = HttpReadiness(seconds=0.3)
+    yield readiness
+    await readiness.close()
+
+
+async def test_a_worker_that_answers_200_is_ready(readiness):
+    async with http_worker() as worker:
+        patient = HttpReadiness(seconds=30)
+        assert await patient.check(worker.url, "/health") is None
+        worker.healthy = False
+        assert await patient.check(worker.url, "/health") == f"GET {worker.url}/health answered 503"
+        assert await patient.check(worker.url, "/nothing") == f"GET {worker.url}/nothing answered 404"
+        worker.healthy = True
+        assert await patient.check(worker.url, "/health") is None
+        await patient.close()
+
+
+async def test_who_is_not_there_is_refused(readiness):
+    async with nobody_listens() as url:
+        assert await readiness.check(url, "/health") == f"GET {url}/health failed: connection refused"
+
+
+async def test_who_does_not_answer_is_given_up(readiness):
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(hang, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        assert await readiness.check(url, "/health") == f"GET {url}/health gave no answer within 0.3 s"
+
+
+@pytest.mark.parametrize("url", ["http://no such host", "http://", "nonsense", "grpc://127.0.0.1:1"])
+async def test_a_url_that_cannot_be_asked_is_a_reason(readiness, url):
+    reason = await readiness.check(url, "/health")
+    assert reason is not None
+    assert reason.startswith(f"GET {url}/health failed: ")
+
+
+async def test_something_that_is_not_http_is_a_reason(readiness):
+    async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-OpenSSH_9.9\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        reason = await readiness.check(url, "/health")
+    assert reason is not None
+    assert reason.startswith(f"GET {url}/health failed: ")
+
+
+async def test_it_can_be_used_again_after_it_was_closed(readiness):
+    async with nobody_listens() as url:
+        await readiness.check(url, "/health")
+        await readiness.close()
+        assert await readiness.check(url, "/health") is not None
