@@ -17,7 +17,7 @@ ARGS ?=
 BIN := .venv/bin
 STAMP := .venv/.setup-done
 # The modules that write generated pages, in order; each is run as `python -m MODULE`.
-DOCS_MODULES ?=
+DOCS_MODULES ?= rollbook.projections.transitions
 
 # nats-server, sglang-router and rollbook itself are found in .venv, also by the programs that make starts.
 export PATH := $(CURDIR)/$(BIN):$(PATH)

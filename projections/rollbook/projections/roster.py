@@ -36,6 +36,7 @@ from rollbook.events import (
     WorkerUncordoned,
     WorkerUp,
 )
+from rollbook.events.facts import DIRECT_EVIDENCE
 from rollbook.projections.transitions import NOT_SEEN, STALE, Relation, relate, rule
 from rollbook.projections.worker import LIVE, Phase, Suspension, Worker, new_worker
 
@@ -130,28 +131,27 @@ class Roster(msgspec.Struct, gc=False):
         name = fact.worker
         worker = self.workers.get(name)
         if worker is None:
-            if incarnation <= self.tombstones.get(name, 0):
+            if name in self.tombstones and incarnation <= self.tombstones[name]:
                 return Change(ignored="an operator had it forgotten; only a higher incarnation returns")
             worker = new_worker(name)
         relation = relate(incarnation, worker.incarnation)
         found = rule(worker.phase, type(fact), relation)
         if found.ignored is not None:
             return Change(ignored=found.ignored)
-        if found.if_seen and isinstance(fact, WorkerFact) and fact.seen < worker.since_sequence:
+        if found.if_seen and isinstance(fact, WorkerFact) and fact.seen < worker.ended:
             return Change(ignored=NOT_SEEN)
         if worker.began == 0:
             self.workers[name] = worker
             self.tombstones.pop(name, None)
         place = (worker.pool, worker.cell)
-        alone = worker.cell_size == 1
         if relation is Relation.NEWER:
             worker.begin_life(incarnation, recorded.sequence)
         if isinstance(fact, WorkerFact):
             worker.identify(fact)
-        self._place(worker, None if worker.began == recorded.sequence else place)
+        left = self._place(worker, place)
         self._move(worker, found.phase, recorded)
         _mark(worker, fact, recorded.sequence)
-        return Change((name,)) if alone and worker.cell_size == 1 else Change(tuple(self.siblings(worker)))
+        return Change((*self.siblings(worker), *left))
 
     def _move(self, worker: Worker, phase: Phase, recorded: Recorded) -> None:
         worker.last = recorded.sequence
@@ -161,25 +161,31 @@ class Roster(msgspec.Struct, gc=False):
         worker.since_sequence = recorded.sequence
         worker.since_time = recorded.time
         worker.reason = getattr(recorded.fact, "reason", "")
+        if phase is Phase.DOWN:
+            worker.ended = recorded.sequence
         if phase not in LIVE:
             worker.suspicion = None
             worker.suspension = None
 
-    def _place(self, worker: Worker, before: tuple[str | None, str | None] | None) -> None:
-        """Keep the index of cells; a worker may be heard of before its pool is known, or move."""
-        if before is not None and before != (worker.pool, worker.cell):
-            self._unplace(worker.name, _cell_key(*before))
+    def _place(self, worker: Worker, before: tuple[str | None, str | None]) -> Iterable[str]:
+        """Keep the index of cells; return whom the worker left behind if it moved to another cell."""
+        left = self._unplace(worker.name, _cell_key(*before)) if before != (worker.pool, worker.cell) else ()
         key = _cell_key(worker.pool, worker.cell)
         if key is not None:
             names = self.cells.setdefault(key, [])
             if worker.name not in names:
                 names.append(worker.name)
+        return left
 
-    def _unplace(self, name: str, key: str | None) -> None:
-        if key is not None and name in self.cells.get(key, ()):
-            self.cells[key].remove(name)
-            if not self.cells[key]:
-                del self.cells[key]
+    def _unplace(self, name: str, key: str | None) -> Iterable[str]:
+        """Take it out of a cell; return who is left there."""
+        if key is None or name not in self.cells.get(key, ()):
+            return ()
+        names = self.cells[key]
+        names.remove(name)
+        if not names:
+            del self.cells[key]
+        return names
 
     def siblings(self, worker: Worker) -> list[str]:
         """The names of all known workers of its cell, itself included."""
@@ -210,24 +216,16 @@ class Roster(msgspec.Struct, gc=False):
         if worker is None:
             return Change(ignored="nothing is known of this worker")
         self.tombstones[name] = worker.incarnation
-        touched = self.siblings(worker)
-        affected = tuple(touched)
-        self._unplace(name, _cell_key(worker.pool, worker.cell))
-        return Change(affected if name in affected else (*affected, name))
+        return Change((name, *self._unplace(name, _cell_key(worker.pool, worker.cell))))
 
     # -------------------------------------------------------------- the fleet
 
     def _fleet(self, fact: Fact, recorded: Recorded) -> Change:
         match fact:
-            case FleetStarted(run_id=run_id):
-                if run_id == self.run_id:
-                    return Change(ignored="this run has begun already")
-                self.run_id, self.ended = run_id, False
-                self.bars.clear()
-                return self._retire_all(f"run {run_id} began", recorded)
+            case FleetStarted():
+                return self._run_began(fact, recorded)
             case FleetEnded():
-                self.ended = True
-                return self._retire_all(fact.reason or f"run {fact.run_id} ended", recorded)
+                return self._run_ended(fact, recorded)
             case CellDeclared():
                 key = f"{fact.pool}/{fact.cell}"
                 self.declared[key] = Cell(fact.size, fact.cell_incarnation)
@@ -246,6 +244,19 @@ class Roster(msgspec.Struct, gc=False):
                 return Change(everything=True)
             case _:
                 return NOTHING
+
+    def _run_began(self, fact: FleetStarted, recorded: Recorded) -> Change:
+        if fact.run_id == self.run_id:
+            return Change(ignored="this run has begun already")
+        self.run_id, self.ended = fact.run_id, False
+        self.bars.clear()
+        return self._retire_all(f"run {fact.run_id} began", recorded)
+
+    def _run_ended(self, fact: FleetEnded, recorded: Recorded) -> Change:
+        if self.run_id not in {None, fact.run_id}:
+            return Change(ignored=f"it ends run {fact.run_id}, and run {self.run_id} has begun since")
+        self.ended = True
+        return self._retire_all(fact.reason or f"run {fact.run_id} ended", recorded)
 
     def _retire_all(self, reason: str, recorded: Recorded) -> Change:
         for worker in self.workers.values():
@@ -288,9 +299,9 @@ class Roster(msgspec.Struct, gc=False):
             self.workers[line.worker] = worker
             self.tombstones.pop(line.worker, None)
             worker.begin_life(line.incarnation, recorded.sequence)
-            self._place(worker, None)
+            self._place(worker, (worker.pool, worker.cell))
         elif worker.phase is Phase.DOWN:
-            healed = worker.evidence == "not_observed" and worker.since_sequence <= fact.as_of
+            healed = worker.evidence == "not_observed" and worker.last <= fact.as_of
             if not healed:
                 return ()
             worker.evidence = None
@@ -312,7 +323,9 @@ def _mark(worker: Worker, fact: Fact, sequence: int) -> None:
             worker.suspicion = None
             worker.evidence = None
         case WorkerDown():
-            worker.evidence = fact.evidence
+            worker.ended = sequence
+            if worker.evidence not in DIRECT_EVIDENCE:
+                worker.evidence, worker.reason = fact.evidence, fact.reason
         case RecoveryStarted():
             worker.evidence = worker.evidence or "planned"
         case WorkerSuspected():

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -48,7 +49,7 @@ class Rule(msgspec.Struct, frozen=True, gc=False):
     phase: Phase
     ignored: str | None = None
     if_seen: bool = False
-    """Only if the author had seen the Down that ended this life (`seen` at or beyond it)."""
+    """Only if the author had seen this life's last Down (`seen` at or beyond it)."""
 
 
 _STARTING, _SERVING, _DRAINING = Phase.STARTING, Phase.SERVING, Phase.DRAINING
@@ -74,7 +75,6 @@ NOT_SEEN: Final = "the life is over, and the author had not seen that when it sa
 _LATE: Final = "it is past starting"
 _DRAINS: Final = "it is draining; a drain ends in down, not in up"
 _ENDED: Final = "this life is down"
-_ALREADY: Final = "this life is down already"
 _GONE: Final = "this life is retired; only a new incarnation returns"
 
 
@@ -142,7 +142,7 @@ TABLE: Final[dict[Phase, dict[type[Fact], Rule]]] = {
     _DOWN: {
         WorkerStarted: _ignore(_DOWN, _ENDED),
         WorkerUp: Rule(_SERVING, if_seen=True),
-        WorkerDown: _ignore(_DOWN, _ALREADY),
+        WorkerDown: Rule(_DOWN),
         WorkerSuspected: _ignore(_DOWN, _ENDED),
         WorkerSuspended: _ignore(_DOWN, _ENDED),
         WorkerResumed: _ignore(_DOWN, _ENDED),
@@ -201,7 +201,7 @@ def diagram() -> Iterator[str]:
         cells = (_cell(phase, TABLE[phase][fact]) for phase in TABLE)
         yield f"| {fact.__name__} | " + " | ".join(cells) + " |"
     yield ""
-    yield "*mark* means that the phase stays and a mark changes (suspicion, suspension, weights, the reason)."
+    yield "*mark* means that the phase stays, and suspicion, suspension, weights, evidence or the last Down may change."
 
 
 def _cell(phase: Phase, found: Rule) -> str:
@@ -213,4 +213,4 @@ def _cell(phase: Phase, found: Rule) -> str:
 
 
 if __name__ == "__main__":
-    print("\n".join(diagram()))  # noqa: T201 - this is the generator of the page
+    Path("docs/transitions.md").write_text("\n".join(diagram()) + "\n", encoding="utf-8")

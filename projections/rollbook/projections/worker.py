@@ -49,11 +49,13 @@ class Worker(msgspec.Struct, omit_defaults=True, gc=False):
     """The sequence of the first fact of this life."""
     last: int = 0
     """The sequence of the last fact about this worker that was not ignored."""
+    ended: int = 0
+    """The sequence of the last Down of this life; 0 if there was none."""
     cell_size: int = 1
     cell_incarnation: int | None = None
     entrypoint: bool = True
     evidence: str | None = None
-    """Of the last Down."""
+    """Of this life's Downs: the first direct one, else the last."""
     reason: str = ""
     """Why it is in this phase, in the author's words."""
     suspicion: str | None = None
@@ -65,6 +67,7 @@ class Worker(msgspec.Struct, omit_defaults=True, gc=False):
         self.incarnation = incarnation
         self.phase = Phase.ABSENT
         self.began = sequence
+        self.ended = 0
         self.cell_size = 1
         self.cell_incarnation = None
         self.evidence = None
@@ -79,12 +82,14 @@ class Worker(msgspec.Struct, omit_defaults=True, gc=False):
             self.pool = fact.pool
         if fact.cell is not None:
             self.cell = fact.cell
-        if fact.rank is not None:
+        if fact.rank is not None and fact.rank != self.rank:
             self.rank = fact.rank
+            self.entrypoint = fact.rank == 0
+        if fact.entrypoint is not None:
+            self.entrypoint = fact.entrypoint
         if fact.cell_incarnation is not None:
             self.cell_size = fact.cell_size
             self.cell_incarnation = fact.cell_incarnation
-        self.entrypoint = self.rank == 0 if fact.entrypoint is None else fact.entrypoint
 
 
 def new_worker(name: str) -> Worker:
