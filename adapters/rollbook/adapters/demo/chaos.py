@@ -1,0 +1,160 @@
+"""What is done to the fleet: a seeded schedule of kills, and one restart of the router in the middle.
+
+The seed decides who is killed and when it is due. How long anything takes is the machine's; so a victim that is just
+being restarted is waited for, and the schedule after it may slip.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Final
+
+import msgspec
+import structlog
+
+from rollbook.adapters.demo.records import Kill, RouterRestart
+from rollbook.projections.ports import HostAndPort
+
+VICTIM_SECONDS: Final = 15.0
+"""How long a kill waits for its victim to live; a restart takes 1 to 3 seconds."""
+
+_QUIET_START: Final = 0.05
+_QUIET_END: Final = 0.20
+"""Parts of the run in which nothing is killed: the last kill's consequences belong into the picture too."""
+_PORT_TAKEN: Final = 0.25
+"""Chance that a victim's port is taken by somebody else; else its next life has the same URL."""
+_POLL_SECONDS: Final = 0.1
+
+_log = structlog.get_logger(__name__)
+
+
+class Strike(msgspec.Struct, frozen=True):
+    """A kill to be made."""
+
+    at: float
+    """Seconds after the beginning."""
+    worker: str
+    port_taken: bool
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """All that will be done, in order of time."""
+
+    strikes: tuple[Strike, ...]
+    router_at: float
+    """Seconds after the beginning."""
+
+
+class Victim(msgspec.Struct, frozen=True):
+    """A life that can be killed."""
+
+    incarnation: int
+    pid: int
+    address: HostAndPort
+
+
+FindVictim = Callable[[str], Awaitable[Victim | None]]
+"""The current life of a worker, None if it has none now."""
+
+
+def make_schedule(seed: int, *, workers: Sequence[str], seconds: float, kills: int) -> Schedule:
+    """The same for the same arguments, on every machine."""
+    rng = random.Random(seed)  # noqa: S311 - chance that can be repeated is the point
+    first, last = seconds * _QUIET_START, seconds * (1 - _QUIET_END)
+    moments = sorted(rng.uniform(first, last) for _ in range(kills))
+    strikes = tuple(Strike(at, rng.choice(workers), rng.random() < _PORT_TAKEN) for at in moments)
+    return Schedule(strikes, rng.uniform(0.4, 0.6) * seconds)
+
+
+class Chaos:
+    """Carries out a schedule."""
+
+    def __init__(
+        self, schedule: Schedule, find: FindVictim, restart_router: Callable[[], Awaitable[RouterRestart]]
+    ) -> None:
+        self.kills: list[Kill] = []
+        self.restarts: list[RouterRestart] = []
+        self._schedule = schedule
+        self._find = find
+        self._restart_router = restart_router
+        self._squatters = contextlib.AsyncExitStack()
+
+    async def run(self) -> None:
+        """Do it all, from now on. Ports that were taken stay taken until `close`."""
+        began = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._kill_all(began))
+            group.create_task(self._router(began))
+
+    async def close(self) -> None:
+        """Give the taken ports back."""
+        await self._squatters.aclose()
+
+    async def _router(self, began: float) -> None:
+        await _until(began + self._schedule.router_at)
+        self.restarts.append(await self._restart_router())
+
+    async def _kill_all(self, began: float) -> None:
+        for strike in self._schedule.strikes:
+            await _until(began + strike.at)
+            if not await self._strike(strike):
+                _log.warning("demo.victim.not_alive", worker=strike.worker, seconds=VICTIM_SECONDS)
+
+    async def _strike(self, strike: Strike) -> bool:
+        """Kill a life of the victim that was not killed before; False if there is none within `VICTIM_SECONDS`."""
+        until = time.monotonic() + VICTIM_SECONDS
+        killed = {(kill.worker, kill.incarnation) for kill in self.kills}
+        while time.monotonic() < until:
+            victim = await self._find(strike.worker)
+            if victim is not None and (strike.worker, victim.incarnation) not in killed:
+                at = time.time()
+                with contextlib.suppress(ProcessLookupError):  # it died by itself meanwhile
+                    os.kill(victim.pid, signal.SIGKILL)
+                    taken = strike.port_taken and await self._take(victim.address)
+                    self.kills.append(
+                        Kill(
+                            worker=strike.worker,
+                            incarnation=victim.incarnation,
+                            pid=victim.pid,
+                            at=at,
+                            port_taken=taken,
+                        )
+                    )
+                    return True
+            await asyncio.sleep(_POLL_SECONDS)
+        return False
+
+    async def _take(self, address: HostAndPort) -> bool:
+        """Become a stranger on the dead worker's port, who hangs up on everybody."""
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            try:
+                await self._squatters.enter_async_context(_stranger(address))
+            except OSError:  # the kernel has not cleaned up after the victim yet
+                await asyncio.sleep(0.005)
+            else:
+                return True
+        return False
+
+
+@contextlib.asynccontextmanager
+async def _stranger(address: HostAndPort) -> AsyncGenerator[None]:
+    def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, address.host, address.port)
+    try:
+        yield
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+async def _until(moment: float) -> None:
+    await asyncio.sleep(max(moment - time.monotonic(), 0))

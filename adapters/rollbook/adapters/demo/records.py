@@ -1,0 +1,80 @@
+"""What a demo run leaves behind: everything that the report is judged from, and nothing that is judged already.
+
+Moments are seconds since the epoch. The programs of a demo run on one machine, so the log's clock (`Stored.stored_at`)
+and the demo's own can be compared.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from rollbook.projections.policy import Policy
+from rollbook.projections.ports import Stored
+
+
+class Kill(msgspec.Struct, frozen=True, kw_only=True):
+    """One life that was ended with SIGKILL."""
+
+    worker: str
+    incarnation: int
+    pid: int
+    at: float
+    port_taken: bool
+    """Whether somebody else took its port at once, so that the next life had to listen elsewhere."""
+
+
+class RouterRestart(msgspec.Struct, frozen=True, kw_only=True):
+    """The router was killed, and started again on the same port with an empty list."""
+
+    at: float
+    answered: float
+    """When it answered again."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One request through the router."""
+
+    sent: float
+    done: float
+    worker: str | None = None
+    """Who answered, by its own word; None if nobody did."""
+    incarnation: int | None = None
+    pid: int | None = None
+    failure: str | None = None
+    """Why it failed, in a few constant words to count by; None if it was served."""
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """One entry of the router's own list at the end, and who answers there."""
+
+    url: str
+    worker: str | None = None
+    """By the entry's label."""
+    incarnation: int | None = None
+    """By the entry's label."""
+    answers: tuple[str, int] | None = None
+    """Worker and incarnation by the word of whoever answers at `url`; None if nobody does."""
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole run."""
+
+    policy: Policy
+    proxy: str
+    seed: int
+    workers: tuple[str, ...]
+    began: float
+    """When the traffic began."""
+    ended: float
+    """When the last thing that is judged here was read."""
+    kills_wanted: int
+    kills: tuple[Kill, ...]
+    restarts: tuple[RouterRestart, ...]
+    requests: tuple[Request, ...]
+    log: tuple[Stored, ...]
+    """The fleet's whole log, read anew at the end."""
+    live_sequence: int
+    """Up to where the controller had folded at the end."""
+    live_digest: str
+    """Digest of the controller's state there."""
+    listed: tuple[Listed, ...]
