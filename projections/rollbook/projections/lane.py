@@ -171,6 +171,8 @@ class Lane:
             await self._note_drift(made, observed, stale | self._in_flight.keys())
         if {"", self.name} & state.roster.held.keys():
             return
+        # Marked while a step of theirs is under way; those that are started below are looked at as they are now.
+        self._again.update(self._in_flight.keys() & keys)
         for action in made.actions:
             name = action.worker
             if name in self._in_flight:
@@ -179,7 +181,6 @@ class Lane:
                 self._dirty[name] = None
             elif name in keys or name not in self._retry_at:
                 self._start(action, seen, observed)
-        self._again.update(self._in_flight.keys() & keys)
         self._again.update(_more_than_once(made.actions))
 
     # -------------------------------------------------------------- keys in flight
