@@ -21,8 +21,10 @@ BATCH_ID: Final = "Nats-Batch-Id"
 BATCH_SEQUENCE: Final = "Nats-Batch-Sequence"
 BATCH_COMMIT: Final = "Nats-Batch-Commit"
 
-NOT_FOUND: Final = frozenset({10014, 10037, 10059})
-"""err_code: no such consumer, message, stream."""
+NO_STREAM: Final = 10059
+"""err_code: there is no such stream."""
+NO_MESSAGE: Final = 10037
+"""err_code: there is no such message."""
 WRONG_SEQUENCE: Final = frozenset({10071, 10164})
 """err_code: the expected last sequence was wrong."""
 STREAM_EXISTS: Final = 10058

@@ -14,8 +14,9 @@ method of nats-py (`_process_msg`); tests/contract/test_event_log.py fails if a 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import nats.errors
@@ -54,6 +55,8 @@ class Client(NatsClient):
     def __init__(self) -> None:
         super().__init__()
         self._sinks: dict[int, Take] = {}
+        self.closing = False
+        """Whether it was us who closed it."""
         self._connected = asyncio.Event()
         self._answers: str | None = None
         self._questions: dict[str, asyncio.Future[bytes]] = {}
@@ -80,27 +83,42 @@ class Client(NatsClient):
         Raises `LogUnavailable` if there is none: while the connection is gone nothing is sent, but once it is sent,
         whether it arrived is unknown.
         """
-        sent = False
         token = str(next(self._tokens))
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._questions[token] = answer
         try:
-            async with asyncio.timeout(timeout):
+            async with self._border(subject, timeout):
                 if self._answers is None:
                     self._answers = await self._listen()
-                await self._connected.wait()
-                sent = True
-                await self.publish(subject, payload, f"{self._answers}{token}", headers)
+                await self._send(subject, payload, f"{self._answers}{token}", headers)
                 return await answer
+        finally:
+            del self._questions[token]
+
+    async def tell(self, subject: str, payload: bytes, *, headers: dict[str, str], timeout: float = 5.0) -> None:
+        """Publish without waiting for an answer. Raises `LogUnavailable` as `ask` does."""
+        async with self._border(subject, timeout):
+            await self._send(subject, payload, "", headers)
+
+    async def _send(self, subject: str, payload: bytes, reply: str, headers: dict[str, str] | None) -> None:
+        if self.is_closed:
+            raise nats.errors.ConnectionClosedError
+        await self._connected.wait()
+        await self.publish(subject, payload, reply, headers)
+
+    @contextlib.asynccontextmanager
+    async def _border(self, subject: str, timeout: float) -> AsyncGenerator[None]:
+        """Bounds the time, and translates nats-py's errors."""
+        try:
+            async with asyncio.timeout(timeout):
+                yield
         except TimeoutError as exc:
-            what = "no answer" if sent else "no connection to NATS"
+            what = "no answer" if self.is_connected else "no connection to NATS"
             raise LogUnavailable(f"{subject}: {what} within {timeout:g} s; try again") from exc
         except nats.errors.NoRespondersError as exc:
             raise LogUnavailable(f"{subject}: nobody listens there; is the stream made, and JetStream up?") from exc
         except (nats.errors.Error, OSError) as exc:
             raise LogUnavailable(f"{subject}: {exc}; try again") from exc
-        finally:
-            del self._questions[token]
 
     async def _listen(self) -> str:
         inbox = self.new_inbox()
@@ -126,6 +144,11 @@ class Client(NatsClient):
         except Exception:  # noqa: BLE001 - see below
             # It would end nats-py's read loop without a word.
             _log.exception("nats.sink.failed", subject=subject.decode(errors="replace"))
+
+    async def close(self) -> None:
+        """Close it for good. Whoever waits for an answer gets `LogUnavailable` when the time is up."""
+        self.closing = True
+        await super().close()
 
     async def discard(self) -> None:
         """Close it, also in the middle of a failed attempt, where nats-py's `close` leaves the socket open."""

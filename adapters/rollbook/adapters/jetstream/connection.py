@@ -155,7 +155,7 @@ class _Watch:
 
     async def disconnected(self) -> None:
         self._client.mark_disconnected()
-        if self.established:
+        if self.established and not self._client.is_closed:
             _log.warning("nats.disconnected", server=self._server)
 
     async def reconnected(self) -> None:
@@ -164,8 +164,8 @@ class _Watch:
 
     async def closed(self) -> None:
         self._client.mark_disconnected()
-        if self.established:
-            _log.info("nats.closed", server=self._server, error=_explain(self._client.last_error))
+        if not self._client.closing:
+            _log.error("nats.refused", server=self._server, error=_explain(self._client.last_error))
 
     async def discovered(self) -> None:
         _log.info("nats.servers.discovered", server=self._server, servers=len(self._client.servers))

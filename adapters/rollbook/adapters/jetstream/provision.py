@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import structlog
 
-from rollbook.adapters.jetstream.api import NOT_FOUND, STREAM_EXISTS, Refused, question
+from rollbook.adapters.jetstream.api import NO_STREAM, STREAM_EXISTS, Refused, question
 from rollbook.adapters.jetstream.client import Client
 from rollbook.events import stream_name, stream_subjects
 from rollbook.projections.ports import LogMisconfigured
@@ -98,35 +98,40 @@ async def provision(client: Client, fleet: str, *, replicas: int = 1, timeout: f
     """
     want = wanted(fleet, replicas)
     name = want["name"]
+    changes: Settings = {}
     for _ in range(_ATTEMPTS):
         found = await _existing(client, name, timeout)
         if found is None:
             try:
                 await question(client, f"STREAM.CREATE.{name}", want, timeout=timeout)
             except Refused as exc:
-                if exc.err_code == STREAM_EXISTS:
-                    continue  # somebody else was faster, with other settings: look at them
-                raise _misconfigured(name, f"cannot be made: {exc.description}") from exc
-            _log.info("log.stream.created", stream=name, replicas=replicas)
-            return
+                if exc.err_code != STREAM_EXISTS:
+                    raise _misconfigured(name, f"cannot be made: {exc.description}") from exc
+            else:
+                _log.info("log.stream.created", stream=name, replicas=replicas)
+            continue  # look at it: an older server ignores what it does not know, or somebody else was faster
         _refuse_lossy(found, want)
         changes = _mended(found, want)
         if not changes:
             return
+        told = ", ".join(f"{setting} is {found.get(setting)!r} and must be {changes[setting]!r}" for setting in changes)
         try:
             await question(client, f"STREAM.UPDATE.{name}", found | changes, timeout=timeout)
         except Refused as exc:
-            told = ", ".join(f"{key} is {found.get(key)!r} and must be {value!r}" for key, value in changes.items())
             raise _misconfigured(name, f"cannot be mended: {told}; the server says: {exc.description}") from exc
         _log.warning("log.stream.mended", stream=name, settings=sorted(changes))
-    raise _misconfigured(name, "is being changed by somebody else at the same time; look who, and try again")
+    raise _misconfigured(
+        name,
+        f"does not keep the settings that it needs ({', '.join(sorted(changes)) or 'it vanishes'}): either somebody "
+        "else changes it too, or the server is older than 2.12",
+    )
 
 
 async def _existing(client: Client, name: str, timeout: float) -> Settings | None:
     try:
         info = await question(client, f"STREAM.INFO.{name}", timeout=timeout)
     except Refused as exc:
-        if exc.err_code in NOT_FOUND:
+        if exc.err_code == NO_STREAM:
             return None
         raise _misconfigured(name, f"cannot be looked at: {exc.description}") from exc
     return dict(info["config"])

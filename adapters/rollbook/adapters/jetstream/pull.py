@@ -1,0 +1,199 @@
+"""A standing pull: one ephemeral consumer whose messages arrive in order, as they are stored, and never too many.
+
+nats-py's own ways lose messages in silence (ordered consumer), wait for a message at a time (`fetch`), or hang when
+the consumer is gone. Here every delivery is checked against the consumer's own numbering, the server proves with
+heartbeats that it still delivers, and whatever goes wrong ends the pull with `Broken`: the log opens another one.
+
+The server may have at most two requests open, each of at most `BATCH` messages and `max_bytes` bytes, and gets another
+one only when the reader comes back for more. So what is buffered here is bounded by the reader's own pace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+import nats.errors
+
+from rollbook.adapters.jetstream.api import Refused, question
+from rollbook.adapters.jetstream.client import Client, Sink
+from rollbook.projections.ports import LogUnavailable, Stored
+
+BATCH: Final = 2048
+"""Messages per request. Two requests are open at a time."""
+MAX_BYTES: Final = 4 << 20
+"""Bytes per request; more where the server allows larger messages."""
+HEARTBEAT: Final = 5.0
+"""Seconds between two signs of life of an idle consumer."""
+MISSED: Final = 3
+"""So many heartbeats without a sign mean that the consumer is gone."""
+EXPIRES: Final = 60.0
+"""Seconds that a request stays open; then it is renewed."""
+INACTIVE: Final = 30.0
+"""Seconds after which the server removes a consumer that nobody asks any more."""
+_NANO: Final = 1_000_000_000
+
+_ENDED: Final = (b"408", b"409 Message Size Exceeds MaxBytes", b"409 Batch Completed")
+"""Statuses that end one request and nothing else; the rest of its credit comes back."""
+
+
+class Broken(Exception):
+    """This pull delivers no more. Always caught where pulls are opened."""
+
+
+class Pull:
+    """Reads one stream from one sequence on. Made by `open`; must be closed."""
+
+    def __init__(self, client: Client, stream: str, consumer: str) -> None:
+        self._client = client
+        self._stream = stream
+        self._consumer = consumer
+        self._sink: Sink
+        self._buffer: list[Stored] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._broken: str | None = None
+        self._delivered = 0
+        self._returned = 0
+        self._requested = 0
+        self._alive = True
+        self._missed = 0
+        self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+        self._request = msgspec.json.encode(
+            {
+                "batch": BATCH,
+                "max_bytes": max(MAX_BYTES, 2 * client.max_payload),
+                "expires": int(EXPIRES * _NANO),
+                "idle_heartbeat": int(HEARTBEAT * _NANO),
+            }
+        )
+        self._timer: asyncio.TimerHandle | None = None
+
+    @classmethod
+    async def open(cls, client: Client, stream: str, first: int, *, timeout: float) -> Pull:
+        """Begin at sequence `first`, or the next one that there is. Raises `LogUnavailable`."""
+        consumer = f"read_{client.new_inbox().rpartition('.')[2]}"
+        config = {
+            "name": consumer,
+            "description": "Rollbook reads the log",
+            "ack_policy": "none",
+            "deliver_policy": "by_start_sequence",
+            "opt_start_seq": max(first, 1),
+            "replay_policy": "instant",
+            "mem_storage": True,
+            "num_replicas": 1,
+            "inactive_threshold": int(INACTIVE * _NANO),
+        }
+        try:
+            body = {"stream_name": stream, "config": config}
+            await question(client, f"CONSUMER.CREATE.{stream}.{consumer}", body, timeout=timeout)
+        except Refused as exc:
+            raise LogUnavailable(f"stream {stream} cannot be read: {exc.description}") from exc
+        pull = cls(client, stream, consumer)
+        try:
+            pull._sink = await client.sink(pull._take)
+        except (nats.errors.Error, OSError) as exc:
+            raise LogUnavailable(f"stream {stream} cannot be read: {exc}") from exc
+        client.reconnections.add(pull._reconnected)
+        pull._look()
+        return pull
+
+    async def batch(self) -> Sequence[Stored]:
+        """All that has arrived, at least one message; waits for it. Raises `Broken`, after the last one before it."""
+        while True:
+            if self._requested - self._returned <= BATCH and self._broken is None:
+                await self._ask()
+            if self._buffer:
+                batch, self._buffer = self._buffer, []
+                self._returned += len(batch)
+                return batch
+            if self._broken is not None:
+                raise Broken(self._broken)
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+
+    async def close(self) -> None:
+        """Let go of the consumer. Never raises; a server that does not hear it removes the consumer by itself."""
+        self._client.reconnections.discard(self._reconnected)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._break("closed")
+        await self._sink.close()
+        if self._client.is_connected:
+            try:
+                # Nobody waits for the answer: closing must not hang on a server that is leaving.
+                await self._client.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{self._consumer}")
+            except (nats.errors.Error, OSError):
+                return
+
+    async def _ask(self) -> None:
+        self._requested += BATCH
+        try:
+            await self._client.publish(self._next, self._request, self._sink.subject)
+        except (nats.errors.Error, OSError) as exc:
+            self._break(str(exc))
+
+    def _take(self, subject: bytes, reply: bytes, payload: bytes, headers: bytes | None) -> None:
+        self._alive = True
+        if not reply.startswith(b"$JS.ACK."):
+            self._status(headers or b"")
+            return
+        if self._broken is not None:
+            return
+        # $JS.ACK.<stream>.<consumer>.<tries>.<sequence>.<delivery>.<nanoseconds>.<pending>, and with a JetStream domain
+        # two tokens more at the front and one at the end.
+        if reply.count(b".") == 11:  # noqa: PLR2004 - twelve tokens
+            reply = reply.rpartition(b".")[0]
+        _, sequence, delivery, stored_at, _ = reply.rsplit(b".", 4)
+        if int(delivery) != self._delivered + 1:
+            self._break(f"delivery {int(delivery)} arrived after {self._delivered}")
+            return
+        self._delivered += 1
+        self._buffer.append(Stored(int(sequence), subject.decode(errors="replace"), payload, int(stored_at) / _NANO))
+        self._wake()
+
+    def _status(self, headers: bytes) -> None:
+        status, _, rest = headers.removeprefix(b"NATS/1.0 ").partition(b"\r\n")
+        if status.startswith(b"100"):
+            delivered = _number(rest, b"Nats-Last-Consumer")
+            if delivered is not None and delivered > self._delivered:
+                self._break(f"{delivered} were delivered, {self._delivered} arrived")
+        elif status.startswith(_ENDED):
+            self._requested -= _number(rest, b"Nats-Pending-Messages") or 0
+            self._wake()
+        else:
+            self._break(status.decode(errors="replace") or "an answer without a status")
+
+    def _look(self) -> None:
+        """Whether there was a sign of life since the last look. A busy loop reads the signs first, then looks."""
+        self._missed = 0 if self._alive else self._missed + 1
+        self._alive = False
+        if self._client.is_closed:
+            self._break("the connection was closed")
+        elif self._missed >= MISSED:
+            self._break(f"no sign of life for {MISSED * HEARTBEAT:g} s")
+        else:
+            self._timer = asyncio.get_running_loop().call_later(HEARTBEAT, self._look)
+
+    def _reconnected(self) -> None:
+        self._break("reconnected")
+
+    def _break(self, reason: str) -> None:
+        if self._broken is None:
+            self._broken = reason
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def _number(headers: bytes, name: bytes) -> int | None:
+    """The value of one header that holds a number."""
+    _, found, rest = headers.partition(name + b":")
+    value = rest.partition(b"\r\n")[0].strip()
+    return int(value) if found and value.isdigit() else None

@@ -1,0 +1,99 @@
+"""Snapshots in JetStream's object store, in as many slots as are kept.
+
+A slot is overwritten, never deleted: the object store leaves a mark behind for every deleted name. The order is that
+of the bucket's own sequence, so snapshots of a log that was replaced since do not count as newer than those of the
+present one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+from collections.abc import AsyncGenerator
+from typing import Any, Final
+
+import msgspec
+import nats.errors
+import structlog
+from nats.js.api import ObjectStoreConfig
+
+from rollbook.adapters.jetstream import api
+from rollbook.adapters.jetstream.api import Refused, question
+from rollbook.adapters.jetstream.client import Client
+from rollbook.events import validate_name
+from rollbook.projections.ports import LogUnavailable, Snapshot
+
+_log = structlog.get_logger(__name__)
+
+KEEP: Final = 3
+"""Snapshots: the newest may be torn by a crash, and the one before it may be of a log that lost its end."""
+
+
+class JetStreamSnapshots:
+    """The snapshots of one fleet, in the bucket `ROLLBOOK_<fleet>_snapshots`. Belongs to the client's loop.
+
+    `timeout` (seconds) bounds the saving and the reading of one snapshot.
+    """
+
+    def __init__(
+        self, client: Client, fleet: str, *, replicas: int = 1, keep: int = KEEP, timeout: float = 10.0
+    ) -> None:
+        self._client = client
+        self._js = client.jetstream(timeout=timeout)
+        self._bucket = f"ROLLBOOK_{validate_name('fleet', fleet)}_snapshots"
+        self._replicas = replicas
+        self._slots = [f"slot-{number}" for number in range(keep)]
+        self._timeout = timeout
+
+    async def save(self, snapshot: Snapshot) -> None:
+        """Keep it in place of the oldest. Raises `LogUnavailable`."""
+        try:
+            written = await self._written()
+            slot = next((slot for slot in self._slots if slot not in written), None) or min(
+                written, key=written.__getitem__
+            )
+            async with asyncio.timeout(self._timeout):
+                config = ObjectStoreConfig(description="Rollbook: snapshots of the fold", replicas=self._replicas)
+                store = await self._js.create_object_store(self._bucket, config)
+                await store.put(slot, msgspec.msgpack.encode(snapshot))
+        except (nats.errors.Error, OSError) as exc:
+            raise LogUnavailable(f"bucket {self._bucket}: no snapshot was kept: {exc}; the next one is tried") from exc
+        _log.info("snapshot.saved", bucket=self._bucket, sequence=snapshot.sequence, bytes=len(snapshot.body))
+
+    async def newest_first(self) -> AsyncGenerator[Snapshot]:
+        """All that can be read, newest first; the others are skipped with a warning. Raises `LogUnavailable`."""
+        written = await self._written()
+        for slot in sorted(written, key=written.__getitem__, reverse=True):
+            try:
+                async with asyncio.timeout(self._timeout):
+                    store = await self._js.object_store(self._bucket)
+                    content = (await store.get(slot)).data or b""
+                snapshot = msgspec.msgpack.decode(content, type=Snapshot)
+            except (nats.errors.Error, OSError, msgspec.MsgspecError) as exc:
+                # TimeoutError is an OSError: chunks that are missing are waited for.
+                _log.warning(
+                    "snapshot.unreadable", bucket=self._bucket, slot=slot, error=str(exc) or type(exc).__name__
+                )
+                continue
+            if hashlib.sha256(snapshot.body).hexdigest() != snapshot.digest:
+                _log.warning("snapshot.damaged", bucket=self._bucket, slot=slot, sequence=snapshot.sequence)
+                continue
+            yield snapshot
+
+    async def _written(self) -> dict[str, int]:
+        """The slots that hold something, with the bucket's sequence at which it was completed."""
+        written: dict[str, int] = {}
+        for slot in self._slots:
+            name = base64.urlsafe_b64encode(slot.encode()).decode()
+            which: dict[str, Any] = {"last_by_subj": f"$O.{self._bucket}.M.{name}"}
+            try:
+                answer = await question(
+                    self._client, f"STREAM.MSG.GET.OBJ_{self._bucket}", which, timeout=self._timeout
+                )
+            except Refused as exc:
+                if exc.err_code in {api.NO_STREAM, api.NO_MESSAGE}:
+                    continue
+                raise LogUnavailable(f"bucket {self._bucket}: {exc.description}") from exc
+            written[slot] = answer["message"]["seq"]
+        return written
