@@ -52,6 +52,11 @@ class MemoryLog:
         self._context = contextvars.copy_context()
         self._late: set[asyncio.Task[None]] = set()
 
+    @property
+    def messages(self) -> Sequence[Stored]:
+        """All that it holds, without a call."""
+        return self._messages
+
     # -------------------------------------------------------------- appending
 
     async def append(self, drafts: Sequence[Draft], *, expect: Mapping[str, int] | None = None) -> list[int]:

@@ -41,13 +41,15 @@ class Livelock(RuntimeError):
 class Process:
     """A group of tasks: what `VirtualLoop.spawn` started, and whatever that started."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, loop: VirtualLoop) -> None:
         self.name = name
         self.alive = True
+        self._loop = loop
 
     def kill(self) -> None:
         """Run nothing of it any more, as `kill -9` does."""
         self.alive = False
+        self._loop.keep_remains(self)
 
 
 _process: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
@@ -84,6 +86,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._now = start
         self._rounds = 0
         self._numbers = itertools.count()
+        self._remains: list[asyncio.Task[Any]] = []
         self.set_task_factory(self._make_task)
 
     def time(self) -> float:
@@ -92,10 +95,14 @@ class VirtualLoop(base_events.BaseEventLoop):
 
     def spawn(self, name: str, main: Coroutine[Any, Any, T]) -> tuple[Process, asyncio.Task[T]]:
         """Start `main` as a process of its own."""
-        process = Process(name)
+        process = Process(name, self)
         context = contextvars.copy_context()
         context.run(_process.set, process)
         return process, self.create_task(main, name=name, context=context)
+
+    def keep_remains(self, process: Process) -> None:
+        """Hold a killed process's tasks to the end: Python unwinds a task that nobody holds, with its `finally` blocks."""
+        self._remains += [task for task in self._tasks() if task.context.get(_process) is process]
 
     def finish(self) -> None:
         """Cancel what still lives and let it end; then drop what was killed, whose `finally` blocks can do no harm."""
@@ -141,7 +148,9 @@ class VirtualLoop(base_events.BaseEventLoop):
     # -------------------------------------------------------------- tasks
 
     def _make_task(self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> _Task[Any]:
-        context = options.pop("context", None) or contextvars.copy_context()
+        context = options.pop("context", None)
+        if context is None:
+            context = contextvars.copy_context()
         return _Task(coro, loop=loop, number=next(self._numbers), context=context, **options)
 
     def _tasks(self) -> list[_Task[Any]]:
