@@ -65,6 +65,11 @@ def proxy_subject(fleet: str, proxy: str) -> str:
     return f"rollbook.{fleet}.proxy.{proxy}"
 
 
+def quarantine_subject(fleet: str) -> str:
+    """Where it is written down which messages are no facts."""
+    return f"rollbook.{fleet}.quarantine"
+
+
 def entity_of(fact: Fact) -> str | None:
     """The worker or proxy that `fact` is filed under, None for the fleet as a whole."""
     match fact:
@@ -91,7 +96,7 @@ def subject_of(fact: Fact, fleet: str) -> str:
         case OperatorProxyFact():
             return f"{root}.operator.fleet" if fact.proxy is None else f"{root}.operator.proxy.{fact.proxy}"
         case MessageQuarantined():
-            return f"{root}.quarantine"
+            return quarantine_subject(fleet)
         case _:
             msg = f"{type(fact).__name__} has no subject: only facts that this version knows can be published"
             raise InvalidSubject(msg)

@@ -20,6 +20,7 @@ from rollbook.events import (
     Undecodable,
     UnknownFact,
 )
+from rollbook.events.subjects import quarantine_subject
 from rollbook.projections.ledger import Ledger
 from rollbook.projections.ports import Snapshot, Stored
 from rollbook.projections.roster import NOTHING, Change, Roster
@@ -57,7 +58,7 @@ class State(msgspec.Struct, gc=False):
     unreadable: dict[int, Unreadable] = {}
     """By sequence: not yet quarantined in the log."""
     quarantined: int = 0
-    """How many messages have been."""
+    """How many messages have been, and how many on the quarantine subject itself could not be read."""
     unknown: dict[str, int] = {}
     """By type: facts of types and versions that this Rollbook does not know."""
 
@@ -69,7 +70,9 @@ class State(msgspec.Struct, gc=False):
         try:
             recorded = codec.decode(stored.payload, subject=stored.subject, sequence=stored.sequence)
         except Undecodable as exc:
-            if not stored.subject.endswith(".quarantine"):
+            if stored.subject == quarantine_subject(codec.fleet):
+                self.quarantined += 1
+            else:
                 self.unreadable[stored.sequence] = Unreadable(stored.subject, exc.reason, exc.detail)
             return None, _UNREADABLE
         return recorded, self._fold(recorded)

@@ -76,7 +76,8 @@ def weights(roster: Roster, worker: Worker) -> Held | None:
     bar = roster.bars.get(worker.pool or "")
     if bar is None or (worker.weights is not None and worker.weights >= bar):
         return None
-    return Held(Gate.WEIGHTS_CURRENT, f"it holds weights {worker.weights or 'of no known version'}, the bar is {bar}")
+    holds = "no known version" if worker.weights is None else f"version {worker.weights}"
+    return Held(Gate.WEIGHTS_CURRENT, f"it holds {holds} of the weights, the bar is {bar}")
 
 
 def address(worker: Worker, located: Located) -> Held | None:
@@ -122,6 +123,7 @@ def _cell_gap(roster: Roster, worker: Worker) -> str | None:
         sibling = roster.workers[name]
         if sibling.cell_incarnation == worker.cell_incarnation and sibling.phase is Phase.SERVING:
             ranks.add(sibling.rank)
+    ranks.intersection_update(range(size))
     if len(ranks) >= size:
         return None
     return f"{len(ranks)} of {size} ranks serve in cell incarnation {worker.cell_incarnation}"

@@ -7,6 +7,7 @@ proxy's own listing beats the ledger wherever there is one.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -34,7 +35,12 @@ class Told(StrEnum):
     REGISTERED = "registered"
     DEREGISTERING = "deregistering"
     FAILED = "failed"
-    UNSUPPORTED = "unsupported"
+    ADD_UNSUPPORTED = "add unsupported"
+    """The proxy cannot do it: shown, and not tried again for this life until another controller or proxy is there."""
+    REMOVE_UNSUPPORTED = "remove unsupported"
+
+
+_UNSUPPORTED: Final = {"register": Told.ADD_UNSUPPORTED, "deregister": Told.REMOVE_UNSUPPORTED}
 
 
 class Registration(msgspec.Struct, frozen=True, gc=False):
@@ -92,8 +98,10 @@ class Ledger(msgspec.Struct, gc=False):
             case ProxyReachable():
                 record.reachable, record.since, record.reason = True, recorded.time, ""
                 record.version = fact.version
+                _try_again(record)
             case LeadershipTaken():
                 record.owner, record.epoch = fact.owner, fact.epoch
+                _try_again(record)
             case DriftFound():
                 record.foreign = fact.foreign
             case _:
@@ -118,8 +126,16 @@ def _register(record: ProxyRecord, fact: RegistrationFact, recorded: Recorded) -
         case Registered():
             told, reason, failures = Told.REGISTERED, "", 0
         case RegistrationFailed():
-            told = Told.FAILED if fact.retryable else Told.UNSUPPORTED
+            told = Told.FAILED if fact.retryable else _UNSUPPORTED[fact.action]
             reason, failures = f"{fact.action}: {fact.reason}", failures + 1
         case _:
             return
     lives[fact.incarnation] = Registration(told, fact.url, recorded.sequence, recorded.time, reason, failures)
+
+
+def _try_again(record: ProxyRecord) -> None:
+    """What could not be done may be possible now: a new controller has its own settings, a new proxy its own ways."""
+    for lives in record.registrations.values():
+        for incarnation, registration in lives.items():
+            if registration.told in _UNSUPPORTED.values():
+                lives[incarnation] = msgspec.structs.replace(registration, told=Told.FAILED)

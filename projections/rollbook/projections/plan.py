@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from rollbook.events import InvalidName, validate_name
 from rollbook.projections import gates
 from rollbook.projections.fold import State
 from rollbook.projections.gates import Held
@@ -84,7 +85,7 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
     missing: tuple[str, ...]
     """Wanted and registered by the log's word, but not listed: the proxy lost them."""
     unexpected: tuple[str, ...]
-    """Listed, ours, and unknown to the log or not wanted, without a removal under way."""
+    """Listed, ours, and of a life whose registration the log does not know."""
 
 
 def observe(fleet: str, record: ProxyRecord, listing: Listing) -> Observed:
@@ -94,11 +95,8 @@ def observe(fleet: str, record: ProxyRecord, listing: Listing) -> Observed:
     foreign: list[str] = []
     urls: dict[str, Owned | None] = {}
     for entry in listing.entries:
-        found: Owned | None = None
-        if entry.worker is not None and entry.incarnation is not None and entry.fleet is not None:
-            if entry.fleet == fleet:
-                found = Owned(entry.worker, entry.incarnation, entry)
-        elif entry.fleet is None:
+        found = _by_tag(fleet, entry)
+        if entry.fleet is None:
             if by_url is None:
                 by_url = _urls_of(record)
             if entry.url in by_url:
@@ -109,6 +107,16 @@ def observe(fleet: str, record: ProxyRecord, listing: Listing) -> Observed:
         else:
             owned.setdefault(found.worker, []).append(found)
     return Observed(owned, tuple(sorted(foreign)), urls)
+
+
+def _by_tag(fleet: str, entry: Entry) -> Owned | None:
+    """Whose it is by its tags. Anyone may write tags; what cannot be a life of a worker of ours is none [I10]."""
+    if entry.fleet != fleet or entry.worker is None or entry.incarnation is None or entry.incarnation < 1:
+        return None
+    try:
+        return Owned(validate_name("worker", entry.worker), entry.incarnation, entry)
+    except InvalidName:
+        return None
 
 
 def _urls_of(record: ProxyRecord) -> dict[str, tuple[str, int]]:
@@ -147,7 +155,7 @@ def make_plan(
             known = lives.get(current.incarnation)
             if not listed and known is not None and known.told is Told.REGISTERED:
                 missing.append(name)
-        if listed and not lives:
+        if any(own.incarnation not in lives for own in listed):
             unexpected.append(name)
     return Plan(tuple(actions), tuple(sorted(missing)), tuple(sorted(unexpected)))
 
@@ -156,26 +164,35 @@ def _unwanted(
     name: str, listed: list[Owned], lives: dict[int, Registration], held: Held | None, current: Worker | None
 ) -> list[Action]:
     """Nothing of it may be listed."""
-    if not listed:
-        return _settle(name, lives, ())
-    own = listed[0]
-    return [Remove(name, own.incarnation, own.entry, _why(held, own, current))]
+    for own in listed:
+        if removable(lives, own):
+            return [Remove(name, own.incarnation, own.entry, _why(held, own, current))]
+    return _settle(name, lives, listed)
+
+
+def removable(lives: dict[int, Registration], own: Owned) -> bool:
+    """Whether the proxy has not said yet that it cannot remove this life of a worker; `lives` are that worker's."""
+    known = lives.get(own.incarnation)
+    return known is None or known.told is not Told.REMOVE_UNSUPPORTED
 
 
 def _wanted(name: str, listed: list[Owned], lives: dict[int, Registration], incarnation: int) -> list[Action]:
     """Exactly one entry of its current life may be listed."""
+    for own in listed:
+        if own.incarnation != incarnation and removable(lives, own):
+            return [Remove(name, own.incarnation, own.entry, f"superseded by incarnation {incarnation}")]
     mine = [own for own in listed if own.incarnation == incarnation]
-    other = [own for own in listed if own.incarnation != incarnation]
-    if other:
-        own = other[0]
-        return [Remove(name, own.incarnation, own.entry, f"superseded by incarnation {incarnation}")]
+    known = lives.get(incarnation)
+    actions = _settle(name, {life: told for life, told in lives.items() if life != incarnation}, listed)
     if len(mine) > 1:
-        own = _spare(mine, lives.get(incarnation))
-        return [Remove(name, own.incarnation, own.entry, "listed more than once", unless_wanted=False)]
-    settled = _settle(name, lives, (incarnation,))
-    if not mine:
-        return [*settled, Add(name, incarnation)]
-    return [*settled, *_adopt(name, incarnation, mine[0].entry, lives.get(incarnation))]
+        own = _spare(mine, known)
+        if removable(lives, own):
+            return [Remove(name, own.incarnation, own.entry, "listed more than once", unless_wanted=False)]
+    elif mine:
+        actions += _adopt(name, incarnation, mine[0].entry, known)
+    elif known is None or known.told is not Told.ADD_UNSUPPORTED:
+        actions.append(Add(name, incarnation))
+    return actions
 
 
 def _why(held: Held | None, own: Owned, current: Worker | None) -> str:
@@ -192,15 +209,17 @@ def _spare(entries: list[Owned], known: Registration | None) -> Owned:
     return entries[-1]
 
 
-def _settle(name: str, lives: dict[int, Registration], keep: tuple[int, ...]) -> list[Action]:
+def _settle(name: str, lives: dict[int, Registration], listed: list[Owned]) -> list[Action]:
+    there = {own.incarnation for own in listed}
     return [
         Settle(name, incarnation, life.url, life.sequence)
         for incarnation, life in sorted(lives.items())
-        if incarnation not in keep
+        if incarnation not in there
     ]
 
 
 def _adopt(name: str, incarnation: int, entry: Entry, known: Registration | None) -> list[Action]:
+    """Also after a removal that the proxy cannot do: then the log says what is there again."""
     if known is not None and known.told is Told.REGISTERED and known.url == entry.url:
         return []
     return [Adopt(name, incarnation, entry.url, known.sequence if known else 0)]
