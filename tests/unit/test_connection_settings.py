@@ -1,5 +1,7 @@
 """The settings of a connection: what the environment says, and that a secret is never shown."""
 
+from pathlib import Path
+
 import pytest
 
 from rollbook.adapters.jetstream.connection import Connection
@@ -48,3 +50,30 @@ def test_a_wrong_url_is_refused_without_its_secret(url):
     with pytest.raises(LogError) as error:
         Connection(url=url)
     assert "hidden" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "connection",
+    [
+        Connection(url="nats://t%40ken@host:1"),
+        Connection(url="nats://a,nats://b", user="u", password="p"),
+        Connection(creds=Path("/c"), ca=Path("/ca")),
+        Connection(nkey=Path("/n")),
+    ],
+)
+def test_goes_to_a_worker_through_its_environment(connection):
+    assert Connection.from_env(connection.environ()) == connection
+
+
+@pytest.mark.parametrize(
+    "connection",
+    [
+        Connection(url="nats://host:1"),
+        Connection(url="nats://hidden@host:1"),
+        Connection(url="nats://user:hid%64en@host:1,nats://other:2"),
+        Connection(creds=Path("a.creds"), ca=Path("ca.pem")),
+        Connection(nkey=Path("seed")),
+    ],
+)
+def test_the_environment_makes_the_same_connection_again(connection):
+    assert Connection.from_env(connection.environ()) == connection

@@ -80,8 +80,8 @@ class Client(NatsClient):
     ) -> bytes:
         """Publish with a reply subject, and return the payload of the answer. `timeout` is in seconds.
 
-        Raises `LogUnavailable` if there is none: while the connection is gone nothing is sent, but once it is sent,
-        whether it arrived is unknown.
+        Raises `LogUnavailable` if there is none: nothing is sent while the connection is gone, but when it breaks or
+        the time is up after that, whether it arrived is unknown.
         """
         token = str(next(self._tokens))
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -168,8 +168,11 @@ class Client(NatsClient):
             listener()
 
     def mark_disconnected(self) -> None:
-        """Note that the connection is gone for now, or for good."""
+        """Note that the connection is gone for now, or for good. No answer will come to what was asked before."""
         self._connected.clear()
+        for answer in self._questions.values():
+            if not answer.done():
+                answer.set_exception(nats.errors.ConnectionClosedError())
 
     async def wait_connected(self) -> None:
         """Return as soon as there is a connection. The caller brings the deadline."""

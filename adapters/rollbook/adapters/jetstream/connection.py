@@ -113,6 +113,19 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
             ca=path("CA"),
         )
 
+    def environ(self) -> dict[str, str]:
+        """The variables from which `from_env` makes it again, for a process that is started. Holds secrets: never log."""
+        fields = {
+            "URL": self.url,
+            "TOKEN": self.token,
+            "USER": self.user,
+            "PASSWORD": self.password,
+            "CREDS": self.creds,
+            "NKEY": self.nkey,
+            "CA": self.ca,
+        }
+        return {f"ROLLBOOK_NATS_{name}": str(value) for name, value in fields.items() if value is not None}
+
     def options(self) -> dict[str, Any]:
         """As nats-py takes them. Holds secrets: never log it."""
         options: dict[str, Any] = {"servers": self.url.split(",")}
