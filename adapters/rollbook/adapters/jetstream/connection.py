@@ -114,7 +114,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def environ(self) -> dict[str, str]:
-        """The variables from which `from_env` makes it again, for a process that is started. Holds secrets: never log."""
+        """The variables from which `from_env` makes it again, in another process. Holds secrets: never log it."""
         fields = {
             "URL": self.url,
             "TOKEN": self.token,
