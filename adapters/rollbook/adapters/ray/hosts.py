@@ -1,0 +1,116 @@
+"""Makes, finds and ends the processes of a fleet's workers, each under the name that only one living actor can have."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from rollbook.adapters.ray.border import AGAIN_SECONDS, ActorGone, ActorSilent, RayThread, aside, call, find, host_name
+from rollbook.adapters.ray.host import CONCURRENCY, Identity, WorkerHost
+from rollbook.adapters.ray.spec import InvalidSpec, WorkerSpec
+
+T = TypeVar("T")
+
+LOOK_SECONDS: Final = 10.0
+"""Deadline of one question to Ray's head or to a host that should be able to answer."""
+
+
+class Hosts:
+    """The processes of one fleet. `manager` is a handle whose end they share, or None for a detached fleet."""
+
+    def __init__(self, fleet: str, namespace: str, threads: RayThread, manager: Any | None) -> None:
+        self._fleet = fleet
+        self._namespace = namespace
+        self._threads = threads
+        self._manager = manager
+
+    async def create(self, spec: WorkerSpec) -> Any:
+        """A handle to a new process, which Ray may not have started yet.
+
+        The name may be taken: by the process before, which is ending, or by one that another manager made at the same
+        moment; a living one is returned. Raises `ActorSilent` if the name does not become free, and Ray's own error for
+        options that it refuses.
+        """
+        asked = f"worker {spec.name!r}"
+        until = time.monotonic() + max(LOOK_SECONDS, spec.stop_seconds)
+        while True:
+            # Ray may upload a runtime environment here, which takes its time.
+            handle = await self._blocking(lambda: self._make(spec), asked, spec.start_seconds)
+            if handle is not None:
+                return handle
+            handle = await self.find(spec.name)
+            if handle is not None and await self._answers(handle, asked):
+                return handle
+            if time.monotonic() > until:
+                raise ActorSilent(f"{asked}: its actor name is taken by a process that neither answers nor ends")
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def find(self, worker: str) -> Any | None:
+        """A handle to the process that Ray knows under this worker's name, or None. Raises `ActorSilent`."""
+        name = host_name(self._fleet, worker)
+        try:
+            return await self._blocking(lambda: find(name, self._namespace), f"worker {worker!r}")
+        except ActorGone:
+            return None
+
+    async def end(self, handle: Any, worker: str, seconds: float) -> None:
+        """Wait until the process is gone, and kill it if it is not after `seconds`."""
+        import ray
+
+        asked = f"worker {worker!r}"
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            try:
+                await call(handle.identity.remote(), left, asked)
+            except ActorGone:
+                return
+            except ActorSilent:
+                continue
+            await asyncio.sleep(min(AGAIN_SECONDS, left))
+        await self._blocking(lambda: ray.kill(handle), asked)
+
+    def check(self, spec: WorkerSpec) -> None:
+        """Raise `InvalidSpec` for options that Ray does not take."""
+        self._actor_class(spec)
+
+    def _actor_class(self, spec: WorkerSpec) -> Any:
+        import ray
+
+        owned = {
+            "name": host_name(self._fleet, spec.name),
+            "namespace": self._namespace,
+            # Every worker outlives its manager's process, so that a new manager finds it. A fleet that is not
+            # detached ends through the host's own watch on the manager.
+            "lifetime": "detached",
+            "max_restarts": 0,
+            "max_task_retries": 0,
+            "max_concurrency": CONCURRENCY,
+        }
+        try:
+            return ray.remote(WorkerHost).options(**spec.ray_options, **owned)
+        except (TypeError, ValueError) as exc:
+            raise InvalidSpec(f"worker {spec.name!r}: Ray does not take its ray_options: {exc}") from exc
+
+    def _make(self, spec: WorkerSpec) -> Any | None:
+        """Blocks. None if the name is taken."""
+        from ray.exceptions import ActorAlreadyExistsError
+
+        cls = self._actor_class(spec)
+        try:
+            return cls.remote(self._fleet, msgspec.json.encode(spec), self._manager)
+        except ActorAlreadyExistsError:
+            return None
+
+    async def _answers(self, handle: Any, asked: str) -> bool:
+        try:
+            who = msgspec.json.decode(await call(handle.identity.remote(), LOOK_SECONDS, asked), type=Identity)
+        except (ActorGone, ActorSilent):
+            return False
+        return who.fleet == self._fleet
+
+    async def _blocking(self, job: Callable[[], T], asked: str, seconds: float = LOOK_SECONDS) -> T:
+        return await aside(self._threads, job, seconds, asked)

@@ -1,0 +1,163 @@
+"""How a trainer starts its fleet's workers and finds them: plain blocking calls, each with a deadline.
+
+The manager is an actor; this is a handle on it that looks it up at every call. The controller has its own way, the
+asynchronous `RayWorkerProvider`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, Final, Self, TypeVar
+
+from rollbook.adapters.ray.actor import CONCURRENCY, ManagerActor
+from rollbook.adapters.ray.border import NAMESPACE, ActorSilent, RayThread, aside, find, manager_name
+from rollbook.adapters.ray.client import ManagerClient, primary
+from rollbook.adapters.ray.spec import WorkerSpec, WorkerState, check_specs
+from rollbook.events import RollbookError, validate_name
+from rollbook.projections.ports import HostAndPort
+
+T = TypeVar("T")
+
+_KEPT: Final[dict[str, Any]] = {}
+"""Handles of the managers that this process made. Ray ends an actor that is not detached when its last handle is gone,
+and a trainer that does not keep the result of `launch` must not lose its workers for it."""
+_LOOK_AGAIN_SECONDS: Final = 0.05
+
+
+class FleetMismatch(RollbookError):
+    """There is a manager of that name, and it keeps another fleet or lives differently."""
+
+
+class WorkersNotUp(RollbookError):
+    """Not all workers came to serve in time. The message says for each how far it is."""
+
+
+class RayWorkerManager:
+    """A fleet's manager. Made by `launch` or `get_handle`.
+
+    Every call raises `ActorGone` if there is no such manager (any more), and `ActorSilent` if it does not answer in
+    time. Calls block; on an event loop use `asyncio.to_thread`.
+    """
+
+    def __init__(self, name: str, namespace: str) -> None:
+        self.name = name
+        self.namespace = namespace
+        self._client = ManagerClient(name, namespace)
+        self._runner = RayThread()
+
+    @classmethod
+    def launch(
+        cls,
+        specs: Iterable[WorkerSpec],
+        *,
+        fleet: str,
+        environ: Mapping[str, str],
+        name: str | None = None,
+        namespace: str = NAMESPACE,
+        detached: bool = False,
+        seconds: float = 60.0,
+    ) -> Self:
+        """Start the workers, under the manager of that name; make it if there is none. Does not wait for the workers.
+
+        `environ` says where NATS is, as for `Publisher.from_env`; only its ROLLBOOK_NATS_ variables are taken, and
+        `os.environ` will do. A fleet that is not `detached` ends with this process. Workers that the manager has
+        already stay as they are. `seconds` bounds each of the steps. Ray must be initialised.
+
+        Raises `InvalidSpec` (then none is started), `InvalidName`, or `FleetMismatch`.
+        """
+        validate_name("fleet", fleet)
+        listed = check_specs(specs)
+        manager = cls(name or manager_name(fleet), namespace)
+        nats = {key: value for key, value in environ.items() if key.startswith("ROLLBOOK_NATS_")}
+        manager._make(fleet, nats, detached=detached, seconds=seconds)
+        found = manager._run(manager._client.describe(seconds))
+        if (found.fleet, found.detached) != (fleet, detached):
+            raise FleetMismatch(
+                f"manager {manager.name!r} keeps fleet {found.fleet!r} (detached: {found.detached}), not {fleet!r} "
+                f"(detached: {detached}); give another name, or stop that one first"
+            )
+        manager._run(manager._client.launch(listed, seconds))
+        return manager
+
+    @classmethod
+    def get_handle(cls, name: str, *, namespace: str = NAMESPACE, seconds: float = 10.0) -> Self:
+        """The manager that was launched under this name (`rollbook-<fleet>` unless it was given one)."""
+        manager = cls(name, namespace)
+        manager._run(manager._client.describe(seconds))
+        return manager
+
+    def get_worker_addr(self, worker_name: str, *, seconds: float = 5.0) -> HostAndPort:
+        """The primary address now. Raises `UnknownWorker` or `WorkerUnreachable`."""
+        states = self._run(self._client.states([worker_name], seconds))
+        return primary(states.get(worker_name), worker_name, self.name)
+
+    def locate(self, names: Iterable[str], *, seconds: float = 5.0) -> dict[str, WorkerState]:
+        """How these workers are; unknown ones are left out."""
+        return self._run(self._client.states(list(names), seconds))
+
+    def list_workers(self, *, seconds: float = 5.0) -> list[WorkerState]:
+        """How all workers are."""
+        return list(self._run(self._client.states(None, seconds)).values())
+
+    def wait_until_up(self, *, seconds: float) -> list[WorkerState]:
+        """Wait until every worker serves. Raises `WorkersNotUp`, at once if one was given up."""
+        return self._run(self._wait_until_up(seconds))
+
+    def stop(self, reason: str = "the fleet was stopped", *, seconds: float = 60.0) -> list[str]:
+        """End all workers, then the manager. Returns the facts that did not reach the log, as lines for people."""
+        import ray
+
+        try:
+            return self._run(self._client.stop(reason, seconds))
+        finally:
+            _KEPT.pop(self._key, None)
+            with contextlib.suppress(ValueError):
+                ray.kill(find(self.name, self.namespace))
+
+    def _make(self, fleet: str, nats: Mapping[str, str], *, detached: bool, seconds: float) -> None:
+        """Make the actor, unless its name is taken."""
+
+        def make() -> Any | None:
+            import ray
+            from ray.exceptions import ActorAlreadyExistsError
+
+            if not ray.is_initialized():
+                raise ActorSilent("this process is not connected to Ray; call ray.init first")
+            made = ray.remote(ManagerActor).options(
+                name=self.name,
+                namespace=self.namespace,
+                lifetime="detached" if detached else None,
+                num_cpus=0,
+                max_restarts=-1,
+                max_concurrency=CONCURRENCY,
+            )
+            with contextlib.suppress(ActorAlreadyExistsError):
+                return made.remote(fleet, self.namespace, nats, detached=detached)
+            return None
+
+        handle = self._run(aside(self._client.threads, make, seconds, f"manager {self.name!r}"))
+        if handle is not None and not detached:
+            _KEPT[self._key] = handle
+
+    async def _wait_until_up(self, seconds: float) -> list[WorkerState]:
+        until = time.monotonic() + seconds
+        while True:
+            states = await self._client.states(None, max(0.1, until - time.monotonic()))
+            missing = [state for state in states.values() if state.stage != "serving"]
+            if not missing:
+                return list(states.values())
+            if time.monotonic() >= until or any(state.stage == "given_up" for state in missing):
+                told = "; ".join(f"{state.name} is {state.stage}: {state.reason}" for state in missing)
+                raise WorkersNotUp(f"{len(missing)} of {len(states)} workers do not serve: {told}")
+            await asyncio.sleep(_LOOK_AGAIN_SECONDS)
+
+    @property
+    def _key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """On a thread of its own, because the caller's may run an event loop."""
+        return self._runner.submit(lambda: asyncio.run(work)).result()

@@ -1,0 +1,119 @@
+"""Where the workers are, asked of the manager actor at every call. Caches nothing, and never stops the event loop.
+
+A look-up answers within its deadline whatever Ray does. Ray's driver library, left alone, ends the whole process a
+minute after the cluster's head is gone; a controller must outlive that, so where it makes the connection it also tells
+Ray to go on trying.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Sequence
+from typing import Final, Self
+
+import structlog
+
+from rollbook.adapters.ray.border import ActorBroken, ActorGone, ActorSilent, aside, manager_name
+from rollbook.adapters.ray.client import ManagerClient, primary
+from rollbook.adapters.ray.spec import WorkerState
+from rollbook.projections.ports import HostAndPort, Located, ProviderUnavailable, ProviderWorker
+
+DEADLINE: Final = 4.0
+"""Seconds for one look-up: longer than the 1.4-2 s that Ray takes to notice a broken connection and come back, shorter
+than the five that the reconciler gives a call."""
+_PATIENCE: Final = ("RAY_gcs_rpc_server_reconnect_timeout_s", str(10 * 365 * 86400))
+"""Ray's own setting: seconds without the cluster's head after which it ends the process (60 if it is not set)."""
+
+_log = structlog.get_logger()
+
+
+class RayWorkerProvider:
+    """The fleet's workers as its manager knows them at this moment. Made by `create`."""
+
+    def __init__(self, client: ManagerClient, address: str | None, deadline: float) -> None:
+        self._client = client
+        self._address = address
+        self._deadline = deadline
+        self._connected_here = False
+
+    @classmethod
+    async def create(
+        cls,
+        fleet: str,
+        *,
+        manager: str | None = None,
+        namespace: str | None = None,
+        address: str | None = None,
+        deadline: float = DEADLINE,
+    ) -> Self:
+        """For the manager of `fleet`, or the one named `manager`.
+
+        Where this process is not connected to Ray yet, the first look-up connects it to `address` (as `ray.init` takes
+        it; by default RAY_ADDRESS or this machine's cluster). Ray need not be there yet: then look-ups say so.
+        """
+        return cls(ManagerClient(manager or manager_name(fleet), namespace), address, deadline)
+
+    async def get_addr(self, worker_name: str) -> HostAndPort:
+        """The primary address now. Raises `UnknownWorker`, `WorkerUnreachable` or `ProviderUnavailable`."""
+        states = await self._states([worker_name])
+        return primary(states.get(worker_name), worker_name, self._client.name)
+
+    async def locate(self, names: Iterable[str]) -> dict[str, Located]:
+        """All that it knows of `names`, without those that never had a life. Raises `ProviderUnavailable`."""
+        states = await self._states(list(names))
+        return {
+            name: Located(state.addresses, state.incarnation, state.alive)
+            for name, state in states.items()
+            if state.incarnation
+        }
+
+    async def list_workers(self) -> list[ProviderWorker]:
+        """Every worker that it knows. Raises `ProviderUnavailable`."""
+        states = await self._states(None)
+        return [
+            ProviderWorker(state.name, state.incarnation, state.alive, state.stage == "serving")
+            for state in states.values()
+        ]
+
+    async def close(self) -> None:
+        """Leave Ray if it was joined here."""
+        if self._connected_here:
+            import ray
+
+            self._client.threads.submit(ray.shutdown)
+        self._client.threads.close()
+
+    async def _states(self, names: Sequence[str] | None) -> dict[str, WorkerState]:
+        try:
+            async with asyncio.timeout(self._deadline):
+                await self._connect()
+                return await self._client.states(names, self._deadline)
+        except (ActorGone, ActorSilent, ActorBroken) as exc:
+            raise ProviderUnavailable(f"the Ray manager of the workers does not answer: {exc}") from exc
+        except TimeoutError as exc:
+            raise ProviderUnavailable(f"no answer from Ray within {self._deadline:g} s") from exc
+
+    async def _connect(self) -> None:
+        """Join the cluster if this process has not. Whoever called `ray.init` before has chosen already."""
+        import ray
+
+        if ray.is_initialized():
+            return
+        self._connected_here |= await aside(self._client.threads, self._join, self._deadline, "the Ray cluster")
+
+    def _join(self) -> bool:
+        """Blocks. Whether this call made the connection."""
+        import ray
+
+        if ray.is_initialized():
+            return False
+        os.environ.setdefault(*_PATIENCE)
+        ray.init(
+            address=self._address or "auto",
+            namespace=self._client.namespace,
+            configure_logging=False,
+            log_to_driver=False,
+        )
+        _log.info("provider.ray.joined", address=self._address or "auto")
+        return True

@@ -1,0 +1,71 @@
+"""What a manager must know again after its own death, kept where Ray keeps the actors' names.
+
+One record per worker in the key-value store of Ray's head. It lives as long as the cluster that runs the workers; so
+there is no file whose node could be gone, and nothing to clean up when the cluster is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+import structlog
+
+from rollbook.adapters.ray.spec import WorkerSpec
+
+_STORE: Final = b"rollbook"
+
+_log = structlog.get_logger()
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One worker."""
+
+    spec: WorkerSpec
+    manager: str
+    """Ray's id of the manager actor that wrote this; the same after a restart of that actor."""
+    detached: bool
+    """Whether the worker's process outlives its manager."""
+    incarnation: int = 0
+    """Of its newest life, 0 before the first one."""
+    port: int = 0
+    """Of its last primary address, 0 before the first one."""
+
+
+class Records:
+    """The records of one fleet's manager. Every call blocks for a round trip to Ray's head per record."""
+
+    def __init__(self, fleet: str) -> None:
+        # Ray's own way to its head's store has no public name; Ray's libraries (Serve, Train) use this one.
+        from ray.experimental import internal_kv
+
+        store = vars(internal_kv)
+        self._list, self._get = store["_internal_kv_list"], store["_internal_kv_get"]
+        self._put, self._delete = store["_internal_kv_put"], store["_internal_kv_del"]
+        self._prefix = f"fleet/{fleet}/".encode()
+
+    def load(self) -> dict[str, Record]:
+        """All of them, by worker. What another version wrote and this one cannot read is left out, with a warning."""
+        found: dict[str, Record] = {}
+        for key in self._list(self._prefix, namespace=_STORE):
+            data = self._get(key, namespace=_STORE)
+            try:
+                record = msgspec.json.decode(data or b"", type=Record)
+            except msgspec.MsgspecError as exc:
+                _log.warning("manager.record.unreadable", key=key.decode(errors="replace"), error=str(exc))
+            else:
+                found[record.spec.name] = record
+        return found
+
+    def save(self, record: Record) -> None:
+        """Write or replace the record of one worker."""
+        self._put(self._key(record.spec.name), msgspec.json.encode(record), overwrite=True, namespace=_STORE)
+
+    def remove(self, workers: Iterable[str]) -> None:
+        """Forget these workers."""
+        for worker in workers:
+            self._delete(self._key(worker), namespace=_STORE)
+
+    def _key(self, worker: str) -> bytes:
+        return self._prefix + worker.encode()
