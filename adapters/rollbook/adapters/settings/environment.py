@@ -27,8 +27,8 @@ from rollbook.adapters.settings.model import SecretRef
 
 PREFIX: Final = "ROLLBOOK_"
 
-OTHER_VARIABLES: Final = frozenset({"ROLLBOOK_CONFIG", "ROLLBOOK_DEBUG"})
-"""Read elsewhere: the file's place, and whether an unexpected failure shows its traceback."""
+OTHER_VARIABLES: Final = frozenset({"ROLLBOOK_CONFIG", "ROLLBOOK_DEBUG", "ROLLBOOK_OUTBOX"})
+"""Read elsewhere: the file's place, whether an unexpected failure shows its traceback, a publisher's durable outbox."""
 
 
 def override(
