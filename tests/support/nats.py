@@ -65,8 +65,16 @@ class NatsServer:
             else:
                 return self
 
-    def send(self, number: int) -> None:
-        os.kill(self.pid, number)
+    def pause(self) -> None:
+        """Stop it from doing anything, as a server that hangs."""
+        os.kill(self.pid, signal.SIGSTOP)
+        until = time.monotonic() + DEADLINE
+        while any(_state(task) != "T" for task in Path(f"/proc/{self.pid}/task").iterdir()):
+            assert time.monotonic() < until
+            time.sleep(0.001)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         if self._process is None:
@@ -82,6 +90,13 @@ class NatsServer:
     def restart(self) -> None:
         self.kill()
         self.start()
+
+
+def _state(task: Path) -> str:
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "T"  # it ended meanwhile
 
 
 StartNats = Callable[..., NatsServer]

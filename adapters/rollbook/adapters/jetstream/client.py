@@ -8,7 +8,7 @@ method of nats-py (`_process_msg`); tests/contract/test_event_log.py fails if a 
 **Questions** (`ask`) get their answer through a sink: one hop of the loop less than nats-py's `request`, and no
 `wait_for`, which can eat a cancellation on Python 3.11. What goes wrong with them is translated here.
 
-**Reconnections** can be listened to by as many as like, and waited for.
+**Disconnections and reconnections** can be listened to by as many as like, and a connection be waited for.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ class Client(NatsClient):
         self._answers: str | None = None
         self._questions: dict[str, asyncio.Future[bytes]] = {}
         self._tokens = itertools.count(1)
+        self.disconnections: set[Callable[[], None]] = set()
+        """Called, on the loop, when the connection is lost. They must not block or raise."""
         self.reconnections: set[Callable[[], None]] = set()
         """Called, on the loop, after every reconnection. They must not block or raise."""
 
@@ -170,6 +172,8 @@ class Client(NatsClient):
     def mark_disconnected(self) -> None:
         """Note that the connection is gone for now, or for good. No answer will come to what was asked before."""
         self._connected.clear()
+        for listener in tuple(self.disconnections):
+            listener()
         for answer in self._questions.values():
             if not answer.done():
                 answer.set_exception(nats.errors.ConnectionClosedError())

@@ -95,7 +95,7 @@ class Pull:
             pull._sink = await client.sink(pull._take)
         except (nats.errors.Error, OSError) as exc:
             raise LogUnavailable(f"stream {stream} cannot be read: {exc}") from exc
-        client.reconnections.add(pull._reconnected)
+        client.disconnections.add(pull._disconnected)
         pull._look()
         return pull
 
@@ -118,7 +118,7 @@ class Pull:
 
     async def close(self) -> None:
         """Let go of the consumer. Never raises; a server that does not hear it removes the consumer by itself."""
-        self._client.reconnections.discard(self._reconnected)
+        self._client.disconnections.discard(self._disconnected)
         if self._timer is not None:
             self._timer.cancel()
         self._break("closed")
@@ -172,15 +172,13 @@ class Pull:
         """Whether there was a sign of life since the last look. A busy loop reads the signs first, then looks."""
         self._missed = 0 if self._alive else self._missed + 1
         self._alive = False
-        if self._client.is_closed:
-            self._break("the connection was closed")
-        elif self._missed >= MISSED:
+        if self._missed >= MISSED:
             self._break(f"no sign of life for {MISSED * HEARTBEAT:g} s")
         else:
             self._timer = asyncio.get_running_loop().call_later(HEARTBEAT, self._look)
 
-    def _reconnected(self) -> None:
-        self._break("reconnected")
+    def _disconnected(self) -> None:
+        self._break("the connection was lost")
 
     def _break(self, reason: str) -> None:
         if self._broken is None:
