@@ -20,6 +20,7 @@ from rollbook.adapters.cli.exits import Exit
 from rollbook.adapters.cli.main import run
 from rollbook.adapters.demo.worker import HEADER_INCARNATION, HEADER_WORKER
 from rollbook.adapters.jetstream.connection import Connection, connect
+from rollbook.adapters.jetstream.embedded import EmbeddedServer
 from rollbook.adapters.jetstream.provision import provision
 
 pytestmark = pytest.mark.integration
@@ -70,6 +71,7 @@ def store(nats_server, subject, payload):
 @pytest.fixture
 def call(capsys):
     def call(*arguments):
+        capsys.readouterr()
         code = run(list(arguments), os.environ)
         streams = capsys.readouterr()
         return code, streams.out, streams.err
@@ -226,6 +228,25 @@ def test_without_a_server_the_next_step_is_said(call, tmp_path, monkeypatch):
         assert (code, out) == (Exit.FAILED, "")
         assert "start `rollbook up`" in err
         assert "nats.url" in err
+
+
+async def test_the_embedded_server_of_the_folder_is_found_and_its_token_stays_unsaid(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert call("init", "--fleet", "math-rl")[0] == Exit.DONE
+    server = EmbeddedServer(tmp_path / ".rollbook")
+    url = await server.start()
+    try:
+        client = await connect(Connection(url=url), name="tests", timeout=PATIENCE)
+        await provision(client, "math-rl")
+        await client.close()
+        assert await asyncio.to_thread(call, "publish", "up", "rollout-3-0") == (Exit.DONE, "1\n", "")
+        assert facts((await asyncio.to_thread(call, "log"))[1]) == [["rollout-3-0", "worker.up", "incarnation=1"]]
+        monkeypatch.setenv("ROLLBOOK_FLEET", "other")
+        code, _, err = await asyncio.to_thread(call, "log")
+        assert (code, "other" in err) == (Exit.FAILED, True)
+        assert url.partition("@")[0].removeprefix("nats://") not in err
+    finally:
+        await server.stop()
 
 
 def test_a_demo_worker_says_that_it_comes_and_goes(stream, call, program):
