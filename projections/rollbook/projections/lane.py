@@ -23,6 +23,9 @@ from rollbook.projections.steps import Outcome, Steps
 from rollbook.projections.writer import FencedWriter
 
 MOST_DOUBLINGS: Final = 20
+MOST_NAMED: Final = 500
+LONGEST_URL: Final = 300
+"""How many a DriftFound names of each kind, and letters of a URL in it: whatever a proxy lists, the fact fits [I10]."""
 
 
 class Lane:
@@ -77,7 +80,9 @@ class Lane:
 
     def mark(self, marks: Marks) -> None:
         """These workers' standing may have changed."""
-        self._everything = self._everything or marks.everything
+        if marks.everything:
+            self._everything = True
+            self._retry_at.clear()
         self._dirty.update(marks.workers)
         self._wake.set()
 
@@ -162,17 +167,17 @@ class Lane:
         state = self._projector.state
         observed = plan.observe(self._policy.fleet, state.ledger.look(self.name), seen.listing)
         made = plan.make_plan(state, self._policy, self._served, observed, None if full else keys)
-        stale = {name for name, tick in self._finished.items() if tick > seen.began}
         if full:
             wanting = {action.worker for action in made.actions if isinstance(action, plan.Add)}
             self.held = {name: held for name, held in self.held.items() if name in wanting}
-            self._finished = {name: tick for name, tick in self._finished.items() if name in stale}
+            self._finished = {name: tick for name, tick in self._finished.items() if tick > seen.began}
             self._steps.forget_before(seen.began)
-            await self._note_drift(made, observed, stale | self._in_flight.keys())
-        if {"", self.name} & state.roster.held.keys():
+            await self._note_drift(made, observed, self._finished.keys() | self._in_flight.keys())
+        if state.roster.holding(self.name) is not None:
             return
+        stale = {name for name, tick in self._finished.items() if tick > seen.began}
         # Marked while a step of theirs is under way; those that are started below are looked at as they are now.
-        self._again.update(self._in_flight.keys() & keys)
+        self._again.update(name for name in self._in_flight if full or name in keys)
         for action in made.actions:
             name = action.worker
             if name in self._in_flight:
@@ -211,7 +216,7 @@ class Lane:
             case plan.Add():
                 return await self._steps.add(action, seen, observed)
             case plan.Remove():
-                return await self._steps.remove(action)
+                return await self._steps.remove(action, seen)
             case plan.Settle():
                 return await self._steps.settle(action)
             case plan.Adopt():
@@ -257,14 +262,15 @@ class Lane:
             await self._projector.passed(await self._writer.write(fact))
 
     async def _note_drift(self, made: plan.Plan, observed: plan.Observed, busy: set[str]) -> None:
-        missing = tuple(name for name in made.missing if name not in busy)
-        unexpected = tuple(name for name in made.unexpected if name not in busy)
-        drift = (missing, unexpected, observed.foreign)
+        missing = tuple(name for name in made.missing if name not in busy)[:MOST_NAMED]
+        unexpected = tuple(name for name in made.unexpected if name not in busy)[:MOST_NAMED]
+        foreign = tuple(url[:LONGEST_URL] for url in observed.foreign[:MOST_NAMED])
+        drift = (missing, unexpected, foreign)
         if drift == self._drift:
             return
         self._drift = drift
-        self._tell("proxy.drift", proxy=self.name, missing=missing, unexpected=unexpected, foreign=observed.foreign)
-        fact = DriftFound(proxy=self.name, missing=missing, unexpected=unexpected, foreign=observed.foreign)
+        self._tell("proxy.drift", proxy=self.name, missing=missing, unexpected=unexpected, foreign=foreign)
+        fact = DriftFound(proxy=self.name, missing=missing, unexpected=unexpected, foreign=foreign)
         await self._projector.passed(await self._writer.write(fact))
 
 

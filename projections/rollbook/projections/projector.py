@@ -92,7 +92,7 @@ class Projector:
         finally:
             await batches.aclose()
         expected = self.state.sequence + 1
-        if await self._log.get(expected) is None and (await self._log.state()).last_sequence >= expected:
+        if (await self._log.state()).last_sequence >= expected and await self._log.get(expected) is None:
             raise HistoryHole(expected, "it is missing in the middle")
 
     def _fold(self, batch: Sequence[Stored]) -> bool:

@@ -192,6 +192,10 @@ class Roster(msgspec.Struct, gc=False):
         key = _cell_key(worker.pool, worker.cell)
         return self.cells.get(key, [worker.name]) if key is not None else [worker.name]
 
+    def holding(self, proxy: str) -> Decision | None:
+        """Who decided that no admin calls are made at `proxy`, or at any; None if nobody did."""
+        return self.held.get(proxy) or self.held.get("")
+
     # -------------------------------------------------------------- the operator
 
     def _operator(self, fact: OperatorWorkerFact, recorded: Recorded) -> Change:

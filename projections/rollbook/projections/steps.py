@@ -23,7 +23,7 @@ from rollbook.projections import gates
 from rollbook.projections.admission import PROBES_IN_FLIGHT, Admission
 from rollbook.projections.gates import Gate, Held
 from rollbook.projections.listing import Reader, Seen, bounded
-from rollbook.projections.plan import Add, Adopt, Observed, Remove, Settle
+from rollbook.projections.plan import Add, Adopt, Observed, Remove, Settle, removable
 from rollbook.projections.policy import Policy, ProxyPolicy
 from rollbook.projections.ports import (
     Answer,
@@ -100,6 +100,8 @@ class Steps:
         self._removals = asyncio.Semaphore(policy.reconcile.removals_in_flight)
         self._busy_urls: set[str] = set()
         self._changed_urls: dict[str, int] = {}
+        self._claims: dict[str, tuple[str, int]] = {}
+        """URL → the life for which another worker's entry was evicted there, until it is listed itself."""
 
     def forget_before(self, began: int) -> None:
         """Drop what only mattered to listings begun before `began`."""
@@ -114,7 +116,7 @@ class Steps:
             url = await self._locate(action)
             if isinstance(url, Held):
                 return _held(url)
-            taken = self._taken(name, url, observed)
+            taken = self._taken(action, url, observed)
             if taken is not None:
                 return taken
             if (held := await self._admission.ready(name, url)) is not None:
@@ -132,25 +134,42 @@ class Steps:
     async def _locate(self, action: Add) -> str | Held:
         return await self._admission.locate(action.worker, action.incarnation, self._proxy.canonical_url)
 
-    def _taken(self, name: str, url: str, observed: Observed) -> Outcome | None:
-        """The gate `address_free`: what to do if the proxy already lists this URL as something else."""
+    def _taken(self, action: Add, url: str, observed: Observed) -> Outcome | None:
+        """The gate `address_free`: what to do if this URL is another's. The newest life owns it [I3]."""
+        name, life = action.worker, (action.worker, action.incarnation)
+        self._claims = {at: whose for at, whose in self._claims.items() if at == url or whose != life}
+        claim = self._claims.get(url)
+        if claim is not None and self.unwanted(*claim) is None and self._began_after(*claim, name):
+            return _held(Held(Gate.ADDRESS_FREE, f"{url} belongs to {claim[0]}, whose life {claim[1]} is newer"))
         if url not in observed.urls:
             return None
         holder = observed.urls[url]
         if holder is None:
             return _held(Held(Gate.ADDRESS_FREE, f"{url} is listed by somebody else's entry"))
-        workers = self._projector.state.roster.workers
-        mine, other = workers.get(name), workers.get(holder.worker)
-        if holder.worker != name and other is not None and mine is not None and other.began > mine.began:
-            told = f"{url} belongs to {holder.worker}, whose life {other.incarnation} is newer"
+        whose = holder.worker
+        if self._began_after(whose, holder.incarnation, name):
+            told = f"{url} belongs to {whose}, whose life {holder.incarnation} is newer"
             return _held(Held(Gate.ADDRESS_FREE, told))
+        if not removable(self._projector.state.ledger.look(self._served.name).registrations.get(whose, {}), holder):
+            told = f"{url} is listed for {whose}, and the proxy cannot remove it"
+            return _held(Held(Gate.ADDRESS_FREE, told))
+        self._claims[url] = life
         reason = f"its url belongs to {name} now"
-        evict = Remove(holder.worker, holder.incarnation, holder.entry, reason, unless_wanted=False)
-        held = Held(Gate.ADDRESS_FREE, f"{url} is still listed for {holder.worker}")
-        return Outcome(retry=True, held=held, evict=evict)
+        evict = Remove(whose, holder.incarnation, holder.entry, reason, unless_wanted=False)
+        return Outcome(retry=True, held=Held(Gate.ADDRESS_FREE, f"{url} is still listed for {whose}"), evict=evict)
+
+    def _began_after(self, worker: str, incarnation: int, name: str) -> bool:
+        """Whether this life of `worker` is its current one and began after the current one of `name`."""
+        workers = self._projector.state.roster.workers
+        other, mine = workers.get(worker), workers.get(name)
+        if other is None or mine is None or other.incarnation != incarnation:
+            return False
+        return other.began > mine.began
 
     async def _add_now(self, action: Add, url: str) -> Outcome:
         """With a slot: the address is asked for once more, because waiting for the slot took its time [I6]."""
+        if self._on_hold() is not None:
+            return FINISHED
         again = await self._locate(action)
         if again != url:
             return FOLLOW if isinstance(again, str) else _held(again)
@@ -163,9 +182,9 @@ class Steps:
         target = Target(
             worker=about.worker, incarnation=about.incarnation, url=url, pool=None if worker is None else worker.pool
         )
-        unwanted = self.unwanted(about.worker, about.incarnation)
-        if unwanted is not None:
-            return await self._failed(about, intent, "register", f"not called: {unwanted}", FOLLOW)
+        against = self.unwanted(about.worker, about.incarnation) or self._on_hold()
+        if against is not None:
+            return await self._failed(about, intent, "register", f"not called: {against}", FOLLOW)
         answer = await self._call(self._proxy.add(target), "add")
         if isinstance(answer, Failed | Unsupported):
             return await self._refused(about, intent, "register", answer)
@@ -176,6 +195,7 @@ class Steps:
         )
         if reason is not None:
             return await self._failed(about, intent, "register", reason, RETRY)
+        self._claims.pop(url, None)
         return await self._registered(about, intent)
 
     def _is(self, entry: Entry, target: Target) -> bool:
@@ -205,14 +225,21 @@ class Steps:
         current = roster.workers[name].incarnation
         return None if current == incarnation else f"superseded by incarnation {current}"
 
+    def _on_hold(self) -> str | None:
+        """Why no admin call may be made now, by an operator's word."""
+        decision = self._projector.state.roster.holding(self._served.name)
+        return None if decision is None else f"held by {decision.by}: {decision.why}"
+
     # -------------------------------------------------------------- remove
 
-    async def remove(self, action: Remove) -> Outcome:
-        """Deregister exactly the entry that was seen [I3]."""
+    async def remove(self, action: Remove, seen: Seen) -> Outcome:
+        """Deregister exactly the entry that was seen, unless something else may have its URL by now [I3]."""
         entry = action.entry
         about = _About(action.worker, action.incarnation, entry.url)
         async with self._removals:
-            if entry.url in self._busy_urls:
+            if self._on_hold() is not None:
+                return FINISHED
+            if entry.url in self._busy_urls or self._changed_urls.get(entry.url, 0) > seen.began:
                 return RETRY
             self._busy_urls.add(entry.url)
             try:
@@ -227,8 +254,12 @@ class Steps:
         intent = await self._writer.write(
             Deregistering(**self._fields(about), cause=_last(worker), reason=action.reason)
         )
+        await self._projector.passed(intent)
+        against = self._on_hold()
         if action.unless_wanted and self.unwanted(about.worker, about.incarnation) is None:
-            return await self._failed(about, intent, "deregister", "not called: it belongs here again", FOLLOW)
+            against = "it belongs here again"
+        if against is not None:
+            return await self._failed(about, intent, "deregister", f"not called: {against}", FOLLOW)
         answer = await self._call(self._proxy.remove(entry), "remove")
         if isinstance(answer, Failed | Unsupported):
             return await self._refused(about, intent, "deregister", answer)

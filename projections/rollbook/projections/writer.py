@@ -94,7 +94,7 @@ class FencedWriter:
                 batch.append(self._queue.pop(0))
             try:
                 sequences = await self._append([draft for waiting in batch for draft in waiting.drafts])
-            except RollbookError as exc:
+            except Exception as exc:  # noqa: BLE001 - not swallowed: handed to everyone who waits
                 for waiting in (*batch, *self._queue):
                     if not waiting.done.done():
                         waiting.done.set_exception(exc)
