@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from rollbook.adapters.demo import chaos
@@ -26,6 +27,10 @@ def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
     for process in made:
         process.kill()
         process.communicate()
+
+
+def say(text: str) -> None:
+    pass
 
 
 async def restarted() -> RouterRestart:
@@ -50,7 +55,7 @@ def test_a_schedule_leaves_time_at_both_ends(seed: int) -> None:
 
 
 async def test_it_kills_each_life_once_and_restarts_the_router(processes: list[subprocess.Popen[bytes]]) -> None:
-    lives = [Victim(number, process.pid, NOWHERE) for number, process in enumerate(processes, 1)]
+    lives = [Victim(number, process.pid, NOWHERE, serving=True) for number, process in enumerate(processes, 1)]
     asked: list[str] = []
 
     async def find(worker: str) -> Victim | None:
@@ -61,12 +66,30 @@ async def test_it_kills_each_life_once_and_restarts_the_router(processes: list[s
         return lives[1] if len(asked) > 4 else lives[0]
 
     schedule = Schedule(tuple(Strike(0, "rollout-0-0", port_taken=False) for _ in range(2)), router_at=0)
-    made = Chaos(schedule, find, restarted)
+    made = Chaos(schedule, find, restarted, say)
     await made.run()
     await made.close()
     assert [(kill.incarnation, kill.pid) for kill in made.kills] == [(1, processes[0].pid), (2, processes[1].pid)]
     assert [process.wait(10) for process in processes] == [-9, -9]
     assert made.restarts == [RouterRestart(at=1.0, answered=2.0)]
+
+
+async def test_a_victim_that_is_waited_for_is_not_killed_before_it_serves(
+    processes: list[subprocess.Popen[bytes]],
+) -> None:
+    starting = Victim(2, processes[0].pid, None, serving=False)
+    answers = iter([None, starting, starting, msgspec.structs.replace(starting, serving=True)])
+    asked = 0
+
+    async def find(worker: str) -> Victim | None:
+        nonlocal asked
+        asked += 1
+        return next(answers)
+
+    made = Chaos(Schedule((Strike(0, "rollout-0-0", port_taken=True),), router_at=0), find, restarted, say)
+    await made.run()
+    assert asked == 4
+    assert [(kill.incarnation, kill.port_taken) for kill in made.kills] == [(2, False)]
 
 
 async def test_a_victim_that_does_not_live_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +98,7 @@ async def test_a_victim_that_does_not_live_is_given_up(monkeypatch: pytest.Monke
     async def find(worker: str) -> Victim | None:
         return None
 
-    made = Chaos(Schedule((Strike(0, "rollout-0-0", port_taken=True),), router_at=0), find, restarted)
+    made = Chaos(Schedule((Strike(0, "rollout-0-0", port_taken=True),), router_at=0), find, restarted, say)
     await made.run()
     assert made.kills == []
 
@@ -86,9 +109,9 @@ async def test_a_taken_port_belongs_to_somebody_who_hangs_up(processes: list[sub
         port = free.getsockname()[1]
 
     async def find(worker: str) -> Victim | None:
-        return Victim(1, processes[0].pid, HostAndPort("127.0.0.1", port))
+        return Victim(1, processes[0].pid, HostAndPort("127.0.0.1", port), serving=False)
 
-    made = Chaos(Schedule((Strike(0, "rollout-0-0", port_taken=True),), router_at=0), find, restarted)
+    made = Chaos(Schedule((Strike(0, "rollout-0-0", port_taken=True),), router_at=0), find, restarted, say)
     await made.run()
     try:
         assert [kill.port_taken for kill in made.kills] == [True]

@@ -1,7 +1,7 @@
 """What is done to the fleet: a seeded schedule of kills, and one restart of the router in the middle.
 
-The seed decides who is killed and when it is due. How long anything takes is the machine's; so a victim that is just
-being restarted is waited for, and the schedule after it may slip.
+The seed decides who is killed and when that is due. How long anything takes is the machine's: a life that is starting
+may be hit, and a victim that has no life at that moment is waited for until it serves, so the schedule may slip.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
-import structlog
 
 from rollbook.adapters.demo.records import Kill, RouterRestart
 from rollbook.projections.ports import HostAndPort
@@ -30,8 +29,6 @@ _QUIET_END: Final = 0.20
 _PORT_TAKEN: Final = 0.25
 """Chance that a victim's port is taken by somebody else; else its next life has the same URL."""
 _POLL_SECONDS: Final = 0.1
-
-_log = structlog.get_logger(__name__)
 
 
 class Strike(msgspec.Struct, frozen=True):
@@ -56,8 +53,14 @@ class Victim(msgspec.Struct, frozen=True):
 
     incarnation: int
     pid: int
-    address: HostAndPort
+    address: HostAndPort | None
+    """None while it does not listen yet."""
+    serving: bool
+    """False while it starts."""
 
+
+Tell = Callable[[str], None]
+"""Says in words what is done."""
 
 FindVictim = Callable[[str], Awaitable[Victim | None]]
 """The current life of a worker, None if it has none now."""
@@ -76,13 +79,14 @@ class Chaos:
     """Carries out a schedule."""
 
     def __init__(
-        self, schedule: Schedule, find: FindVictim, restart_router: Callable[[], Awaitable[RouterRestart]]
+        self, schedule: Schedule, find: FindVictim, restart_router: Callable[[], Awaitable[RouterRestart]], tell: Tell
     ) -> None:
         self.kills: list[Kill] = []
         self.restarts: list[RouterRestart] = []
         self._schedule = schedule
         self._find = find
         self._restart_router = restart_router
+        self._tell = tell
         self._squatters = contextlib.AsyncExitStack()
 
     async def run(self) -> None:
@@ -98,25 +102,34 @@ class Chaos:
 
     async def _router(self, began: float) -> None:
         await _until(began + self._schedule.router_at)
+        self._tell("killing sglang-router, and starting it again on its port")
         self.restarts.append(await self._restart_router())
+        self._tell("sglang-router answers again, with an empty list")
 
     async def _kill_all(self, began: float) -> None:
         for strike in self._schedule.strikes:
             await _until(began + strike.at)
             if not await self._strike(strike):
-                _log.warning("demo.victim.not_alive", worker=strike.worker, seconds=VICTIM_SECONDS)
+                self._tell(f"{strike.worker} did not live within {VICTIM_SECONDS:g} s, and could not be killed")
 
     async def _strike(self, strike: Strike) -> bool:
         """Kill a life of the victim that was not killed before; False if there is none within `VICTIM_SECONDS`."""
         until = time.monotonic() + VICTIM_SECONDS
         killed = {(kill.worker, kill.incarnation) for kill in self.kills}
+        waited = False
         while time.monotonic() < until:
             victim = await self._find(strike.worker)
-            if victim is not None and (strike.worker, victim.incarnation) not in killed:
+            if (
+                victim is not None
+                and (strike.worker, victim.incarnation) not in killed
+                and (victim.serving or not waited)
+            ):
                 at = time.time()
                 with contextlib.suppress(ProcessLookupError):  # it died by itself meanwhile
                     os.kill(victim.pid, signal.SIGKILL)
-                    taken = strike.port_taken and await self._take(victim.address)
+                    taken = strike.port_taken and victim.address is not None and await self._take(victim.address)
+                    port = "; its port is somebody else's now" if taken else ""
+                    self._tell(f"killed {strike.worker} {victim.incarnation} (pid {victim.pid}){port}")
                     self.kills.append(
                         Kill(
                             worker=strike.worker,
@@ -127,6 +140,7 @@ class Chaos:
                         )
                     )
                     return True
+            waited = True
             await asyncio.sleep(_POLL_SECONDS)
         return False
 

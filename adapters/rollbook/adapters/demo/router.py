@@ -18,9 +18,12 @@ from pathlib import Path
 from typing import Final
 
 import aiohttp
+import msgspec
 
 from rollbook.adapters.demo.errors import DemoFailed, MissingExtra
-from rollbook.adapters.demo.records import RouterRestart
+from rollbook.adapters.demo.records import Listed, RouterRestart
+from rollbook.adapters.demo.traffic import who_answered
+from rollbook.adapters.proxies.sglang import INCARNATION_LABEL, WORKER_LABEL
 
 START_SECONDS: Final = 30.0
 """It takes 2 to 4 seconds alone on two cores, and more beside a starting Ray."""
@@ -129,6 +132,43 @@ class Router:
         except OSError:
             return "none"
         return " | ".join(lines[-5:]) or "none"
+
+
+class _Entry(msgspec.Struct):
+    url: str
+    metadata: dict[str, str] = {}
+
+
+class _Listing(msgspec.Struct):
+    workers: list[_Entry]
+
+
+async def list_router(session: aiohttp.ClientSession, url: str) -> tuple[Listed, ...]:
+    """What the router at `url` lists, and who answers at each entry's URL: asked directly, and not through Rollbook.
+
+    Raises `DemoFailed` if the router does not say.
+    """
+    try:
+        async with session.get(f"{url}/workers") as response:
+            listing = msgspec.json.decode(await response.read(), type=_Listing)
+    except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError) as exc:
+        raise DemoFailed(f"sglang-router on {url} does not say what it lists: {exc}") from exc
+    return tuple([await _listed(session, entry) for entry in listing.workers])
+
+
+async def _listed(session: aiohttp.ClientSession, entry: _Entry) -> Listed:
+    answers: tuple[str, int] | None = None
+    with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError):
+        async with session.get(f"{entry.url}/health") as response:
+            who = who_answered(await response.read())
+            answers = who.worker, who.incarnation
+    life = entry.metadata.get(INCARNATION_LABEL, "")
+    return Listed(
+        url=entry.url,
+        worker=entry.metadata.get(WORKER_LABEL),
+        incarnation=int(life) if life.isdecimal() else None,
+        answers=answers,
+    )
 
 
 def _free_ports(count: int) -> list[int]:

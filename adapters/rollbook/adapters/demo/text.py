@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from rollbook.adapters.cli.output import Piece
 from rollbook.adapters.demo.checks import Check
 from rollbook.adapters.demo.report import KillReport, Report
 
-Line = list[Piece]
+Line = Sequence[Piece]
 
 _COLUMNS: Final = (
     ("killed at", 9),
@@ -26,21 +26,14 @@ _COLUMNS: Final = (
 
 def render(report: Report) -> list[Line]:
     """The whole report."""
-    return [
-        [
-            (f"{len(report.kills)} kills among {len(report.workers)} workers", "bold"),
-            f" in {report.seconds:.1f} s (seed {report.seed}); after each death, in seconds, until it was",
-        ],
-        [],
-        [(_row(title for title, _ in _COLUMNS), "dim")],
-        *([_row(_cells(kill))] for kill in report.kills),
-        [],
-        *([line] for line in _figures(report)),
-        [],
-        *(line for check in report.checks for line in _check(check)),
-        [],
-        _verdict(report),
-    ]
+    kills = f"{len(report.kills)} kills among {len(report.workers)} workers"
+    told = f" in {report.seconds:.1f} s, seed {report.seed}. Seconds from each death until the worker was:"
+    lines: list[Line] = [[(kills, "bold"), told], [], [(_row(title for title, _ in _COLUMNS), "dim")]]
+    lines.extend([_row(_cells(kill))] for kill in report.kills)
+    lines += [[], *_figures(report), []]
+    for check in report.checks:
+        lines += _check(check)
+    return [*lines, [], _verdict(report)]
 
 
 def _row(cells: Iterable[str]) -> str:
@@ -70,28 +63,33 @@ def _seconds(value: float | None) -> str:
     return "never" if value is None else f"{value:.3f}"
 
 
-def _figures(report: Report) -> list[str]:
+def _figures(report: Report) -> list[Line]:
     requests = report.requests
-    lines = [
-        f"router    killed at {restart.at:.1f} s; it answered again after {restart.answered:.1f} s, with an empty list, "
-        f"and served after {_seconds(restart.served)} s"
+    listed = ", ".join(f"{worker} {life}" for worker, life in sorted(report.registered.items())) or "nobody"
+    restarts = [
+        f"killed at {restart.at:.1f} s; after its death it answered in {restart.answered:.3f} s, with an empty list, "
+        f"and served in {_seconds(restart.served)} s"
         for restart in report.restarts
     ]
-    lines.append(
-        f"requests  {requests.sent} sent ({requests.per_second:.1f}/s), {requests.failed} failed, "
-        f"{requests.wrong} served by a wrong or dead incarnation, {requests.early} by a new one before it was registered"
-    )
-    lines += [f"          {count} failed: {why}" for why, count in requests.failures.items()]
-    listed = ", ".join(f"{worker} {life}" for worker, life in sorted(report.registered.items())) or "nobody"
-    lines.append(f"router    lists {listed}")
-    lines.append(f"log       {report.facts} facts; the replay was compared with the live state at {report.sequence}")
-    return lines
+    failures = [f"{count} failed: {why}" for why, count in requests.failures.items()]
+    return [
+        *_block("requests", f"{requests.sent} sent ({requests.per_second:.1f}/s), {requests.failed} failed", *failures),
+        *_block("", f"{requests.wrong} served by a wrong or dead incarnation"),
+        *_block("", f"{requests.early} served by a new incarnation before it was registered"),
+        *_block("router", *restarts, f"lists at the end: {listed}"),
+        *_block("log", f"{report.facts} facts; the replay was compared with the live state at {report.sequence}"),
+    ]
+
+
+def _block(title: str, *texts: str) -> list[Line]:
+    return [[(f"{title if not index else '':<10}", "bold"), text] for index, text in enumerate(texts)]
 
 
 def _check(check: Check) -> list[Line]:
-    verdict = ("held", "green") if check.held else ("BROKEN", "bold red")
-    first: Line = [(f"{verdict[0]:<8}", verdict[1]), f"{check.guards:<4}{check.name} ({check.looked_at})"]
-    return [first, *([f"            {line}"] for line in check.broken)]
+    verdict: Piece = ("held    ", "green") if check.held else ("BROKEN  ", "bold red")
+    lines: list[Line] = [[verdict, f"{check.guards:<4}{check.name} ({check.looked_at})"]]
+    lines.extend([f"            {problem}"] for problem in check.broken)
+    return lines
 
 
 def _verdict(report: Report) -> Line:

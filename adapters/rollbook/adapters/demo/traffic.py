@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Final
 
 import aiohttp
@@ -26,18 +26,23 @@ MOST_IN_FLIGHT: Final = 200
 _BODY: Final = {"text": "who is there?", "sampling_params": {"max_new_tokens": 1}}
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What a demo worker answers to `POST /generate`."""
+class Who(msgspec.Struct, frozen=True):
+    """Which life answered, by its own word; the rest of the answer is not looked at."""
 
     worker: str
     incarnation: int
     pid: int
 
 
+def who_answered(body: bytes) -> Who:
+    """Raises `msgspec.DecodeError` if it was no demo worker."""
+    return msgspec.json.decode(body, type=Who)
+
+
 class Traffic:
     """Sends to one router. `requests` grows as they end, in the order of their ends."""
 
-    def __init__(self, url: Callable[[], str], per_second: float) -> None:
+    def __init__(self, url: str, per_second: float) -> None:
         self.requests: list[Request] = []
         self.failed = 0
         self._url = url
@@ -72,13 +77,13 @@ class Traffic:
 
     async def _one(self, session: aiohttp.ClientSession) -> None:
         sent, began = time.time(), time.monotonic()
-        answer: Answer | None = None
+        who: Who | None = None
         failure: str | None = None
         try:
-            async with session.post(f"{self._url()}/generate", json=_BODY) as response:
+            async with session.post(f"{self._url}/generate", json=_BODY) as response:
                 body = await response.read()
                 if response.status == 200:  # noqa: PLR2004 - HTTP's word for yes
-                    answer = msgspec.json.decode(body, type=Answer)
+                    who = who_answered(body)
                 else:
                     failure = f"the router answered {response.status}"
         except msgspec.DecodeError:
@@ -93,6 +98,6 @@ class Traffic:
         self.failed += failure is not None
         self.requests.append(
             Request(sent=sent, done=done, failure=failure)
-            if answer is None
-            else Request(sent=sent, done=done, worker=answer.worker, incarnation=answer.incarnation, pid=answer.pid)
+            if who is None
+            else Request(sent=sent, done=done, worker=who.worker, incarnation=who.incarnation, pid=who.pid)
         )

@@ -1,0 +1,135 @@
+"""`rollbook demo`: watch Rollbook do its job on real parts, and have the run judged."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import shutil
+import signal
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+from cyclopts import Parameter
+
+from rollbook.adapters.cli.common import Json, run
+from rollbook.adapters.cli.exits import Exit, UsageError
+from rollbook.adapters.cli.output import Lines, out, say
+
+if TYPE_CHECKING:
+    from rollbook.adapters.demo.records import Run
+    from rollbook.adapters.demo.stage import Stage
+
+EXAMPLE = """\
+Example:
+
+    rollbook demo
+    rollbook demo --workers 2 --seconds 15 --kills 3 --seed 5 --json
+
+What happens is shown on standard error, the report goes to standard output. Exit code 0 says that every invariant held,
+1 that one was broken; then the folder with the log is kept."""
+
+MOST_WORKERS: Final = 32
+FEWEST_SECONDS: Final = 5.0
+MOST_SECONDS: Final = 3600.0
+
+
+def demo(
+    *,
+    workers: Annotated[int, Parameter(help="Ray actors that serve HTTP behind the router.")] = 4,
+    seconds: Annotated[float, Parameter(help="How long traffic and kills go on.")] = 30.0,
+    kills: Annotated[int, Parameter(help="How many times a worker's process gets SIGKILL.")] = 6,
+    seed: Annotated[int | None, Parameter(help="Repeats a schedule of kills; by default a new one.")] = None,
+    directory: Annotated[
+        Path | None,
+        Parameter(help="An empty folder for the log and the programs' own logs; by default a temporary one."),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Kill workers behind a real sglang-router under live traffic, and see every registration follow.
+
+    An embedded NATS, a local Ray and sglang-router are started for it, and ended again. Meanwhile `rollbook status` and
+    `rollbook log --follow` work in the folder of the run.
+    """
+    from rollbook.adapters import logs
+    from rollbook.adapters.demo.errors import PromiseBroken
+    from rollbook.adapters.demo.report import judge
+    from rollbook.adapters.demo.stage import Options, Stage, require_parts
+    from rollbook.adapters.demo.text import render
+
+    _check(workers, seconds, kills)
+    require_parts()
+    chosen = random.randrange(10_000) if seed is None else seed  # noqa: S311 - chance that can be repeated, no secret
+    options = Options(workers=workers, seconds=seconds, kills=kills, seed=chosen)
+    with _folder(directory) as folder, (folder / "rollbook.log").open("w", encoding="utf-8") as file:
+        logs.configure(environ=os.environ, format="json", stream=file)
+        played = run(_until_stopped(Stage(options, folder)))
+        if played is None:
+            return Exit.INTERRUPTED
+        report = judge(played)
+        if json:
+            out(msgspec.json.encode(report).decode())
+        else:
+            lines = Lines()
+            for line in render(report):
+                lines.write(line)
+        if not report.passed:
+            raise PromiseBroken(sum(not check.held for check in report.checks))
+    return Exit.DONE
+
+
+def _check(workers: int, seconds: float, kills: int) -> None:
+    if not 1 <= workers <= MOST_WORKERS:
+        raise UsageError(f"--workers is {workers}; give a number from 1 to {MOST_WORKERS}")
+    if not FEWEST_SECONDS <= seconds <= MOST_SECONDS:
+        raise UsageError(f"--seconds is {seconds:g}; give a number from {FEWEST_SECONDS:g} to {MOST_SECONDS:g}")
+    if not 0 <= kills <= seconds:
+        raise UsageError(f"--kills is {kills}; give a number from 0 to one for each second, {seconds:g}")
+
+
+@contextlib.contextmanager
+def _folder(given: Path | None) -> Generator[Path]:
+    """The folder of the run. A temporary one is removed at the end, unless something failed. Raises `UsageError`."""
+    if given is None:
+        folder = Path(tempfile.mkdtemp(prefix="rollbook-demo-"))
+    else:
+        try:
+            given.mkdir(parents=True, exist_ok=True)
+            used = any(given.iterdir())
+        except OSError as exc:
+            raise UsageError(f"--directory {given} cannot be used: {exc.strerror}; name another") from exc
+        if used:
+            raise UsageError(f"--directory {given} is not empty; name a new one, for the log in it is another run's")
+        folder = given.absolute()
+    try:
+        yield folder
+    except Exception:
+        say(f"rollbook: the log and the programs' own logs are kept in {folder}")
+        raise
+    if given is None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _until_stopped(stage: Stage) -> Run | None:
+    """Run it. Ctrl-C, SIGTERM and a closed terminal end it early, and cleanly: then None."""
+    running = asyncio.ensure_future(stage.run())
+    stopped = False
+
+    def stop() -> None:
+        nonlocal stopped
+        stopped = True
+        running.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, stop)
+    try:
+        return await running
+    except BaseException:
+        if not stopped:
+            raise
+        return None
