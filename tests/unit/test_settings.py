@@ -18,8 +18,8 @@ from rollbook.adapters.settings import (
     load,
     load_client,
     read_secret,
+    refuse_unreachable_log,
 )
-from rollbook.adapters.settings.checks import refuse_unreachable_log
 from rollbook.adapters.settings.environment import variables
 from rollbook.adapters.settings.reference import page
 from rollbook.projections.policy import PoolPolicy, ReconcilePolicy

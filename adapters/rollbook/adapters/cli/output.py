@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
@@ -31,8 +32,9 @@ def out_json(value: Any) -> None:
 
 
 def say(text: str) -> None:
-    """Tell the person something that is not data."""
-    print(text, file=sys.stderr, flush=True)
+    """Tell the person something that is not data; if nobody listens, that is no failure."""
+    with contextlib.suppress(BrokenPipeError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def close_output() -> None:
