@@ -1,0 +1,247 @@
+"""A lane on virtual time, with proxies that refuse, hang, lie, forget and lose their answers."""
+
+import asyncio
+import itertools
+import random
+
+import pytest
+from support.fleet import NEVER, Fleet, W, on_virtual_time
+
+from rollbook.adapters.memory.proxy import ProxyFaults
+from rollbook.events import (
+    Deregistered,
+    DriftFound,
+    ProxyReachable,
+    ProxyUnreachable,
+    Registered,
+    Registering,
+    RegistrationFailed,
+)
+from rollbook.projections.ports import Listing
+
+
+class Longest(random.Random):
+    """Draws the longest pause every time."""
+
+    def uniform(self, a, b):
+        return b
+
+
+def spans(moments):
+    return [round(later - earlier, 6) for earlier, later in itertools.pairwise(moments)]
+
+
+@on_virtual_time
+async def test_pauses_between_tries_grow_to_the_most_and_begin_anew_after_a_success():
+    fleet = Fleet(resync=NEVER, backoff_first=0.5, backoff_most=6)
+    fleet.proxy.faults = ProxyFaults(fail_job=1)
+    await fleet.start(rng=Longest())
+    await fleet.until(lambda: fleet.facts(ProxyReachable))
+    await fleet.up()
+    await fleet.until(lambda: len(fleet.calls("add")) == 8)
+    pauses = spans([call.at for call in fleet.calls("add")])
+    assert pauses == pytest.approx([0.5, 1, 2, 4, 6, 6, 6], abs=0.01)
+    assert [fact.failures for fact in fleet.controller.projector.state.ledger.look("a").registrations[W].values()] == [
+        8
+    ]
+    fleet.proxy.faults = ProxyFaults()
+    await fleet.registered()
+    fleet.proxy.faults = ProxyFaults(fail_job=1)
+    await fleet.up(incarnation=2)
+    await fleet.until(lambda: len(fleet.calls("add")) == 12)
+    assert spans([call.at for call in fleet.calls("add")])[-2:] == pytest.approx([0.5, 1], abs=0.01)
+
+
+@on_virtual_time
+async def test_jitter_draws_each_pause_from_the_whole_range():
+    fleet = Fleet(resync=NEVER, backoff_first=1, backoff_most=1)
+    fleet.proxy.faults = ProxyFaults(fail_job=1)
+    await fleet.start()
+    await fleet.up()
+    await fleet.until(lambda: len(fleet.calls("add")) == 60)
+    pauses = spans([call.at for call in fleet.calls("add")])
+    assert max(pauses) < 1.01
+    assert min(pauses) < 0.2
+    assert max(pauses) > 0.8
+
+
+@on_virtual_time
+async def test_an_unreachable_proxy_has_one_probe_and_is_written_down_once():
+    """Not one retry per worker."""
+    fleet = Fleet()
+    await fleet.start()
+    await fleet.until(lambda: fleet.facts(ProxyReachable))
+    fleet.proxy.available = False
+    for number in range(50):
+        await fleet.up(f"rollout-{number}-0", port=8000 + number)
+    fleet.proxy.calls.clear()
+    await asyncio.sleep(300)
+    assert {call.verb for call in fleet.proxy.calls} == {"list"}
+    assert len(fleet.proxy.calls) < 100
+    assert len(fleet.facts(ProxyUnreachable)) == 1
+    fleet.proxy.available = True
+    await fleet.until(lambda: len(fleet.listed()) == 50)
+    await asyncio.sleep(60)
+    assert len(fleet.facts(ProxyReachable)) == 2
+    assert len(fleet.facts(ProxyUnreachable)) == 1
+
+
+@on_virtual_time
+async def test_a_hanging_call_ends_with_its_deadline():
+    fleet = Fleet(call_deadline=3, resync=NEVER)
+    await fleet.start()
+    await fleet.up()
+    await fleet.registered()
+    began = fleet.clock.monotonic()
+    fleet.proxy.on_call = lambda *_: setattr(fleet.proxy, "stalled", True)
+    await fleet.up("rollout-1-0", port=8001)
+    await fleet.until(lambda: fleet.facts(RegistrationFailed))
+    assert fleet.clock.monotonic() - began == pytest.approx(3, abs=0.1)
+    assert fleet.facts(RegistrationFailed)[0].reason == "no answer, effect unknown: add: no answer within 3 s"
+    await fleet.until(lambda: fleet.facts(ProxyUnreachable), 10)
+    assert fleet.facts(ProxyUnreachable)[0].reason == "a: list: no answer within 3 s"
+    fleet.proxy.on_call, fleet.proxy.stalled = None, False
+    await fleet.registered("rollout-1-0")
+
+
+@pytest.mark.parametrize("broken", ["stalled", "unreachable", "slow"])
+@on_virtual_time
+async def test_a_broken_proxy_delays_no_other(broken):
+    """[I10]: the other lane does all it does at the same moments as if it were alone."""
+    moments = []
+    for names in (("b",), ("a", "b")):
+        fleet = Fleet(*names)
+        if "a" in fleet.proxies:
+            fleet.proxies["a"].stalled = broken == "stalled"
+            fleet.proxies["a"].available = broken != "unreachable"
+            fleet.proxies["a"].faults = ProxyFaults(slowest_call=60 if broken == "slow" else 0)
+        await fleet.start()
+        began = fleet.clock.monotonic()
+        for number in range(5):
+            await fleet.up(f"rollout-{number}-0", port=8000 + number)
+        await fleet.until(lambda fleet=fleet: len(fleet.listed("b")) == 5)
+        await fleet.down("rollout-0-0")
+        await fleet.until(lambda fleet=fleet: len(fleet.listed("b")) == 4)
+        moments.append(round(fleet.clock.monotonic() - began, 3))
+        await fleet.stop()
+    assert moments[0] == moments[1]
+    assert moments[0] < 1
+
+
+@on_virtual_time
+async def test_an_add_whose_answer_is_lost_is_not_made_twice():
+    """What it did is unknown, and is read back."""
+    fleet = Fleet()
+    await fleet.start()
+    await fleet.until(lambda: fleet.facts(ProxyReachable))
+    fleet.proxy.on_call = lambda *_: setattr(fleet.proxy, "faults", ProxyFaults(lose_answer=1))
+    fleet.proxy.on_effect = lambda *_: setattr(fleet.proxy, "faults", ProxyFaults())
+    await fleet.up()
+    await fleet.registered()
+    assert len(fleet.calls("add")) == 1
+    assert "effect unknown" in fleet.facts(RegistrationFailed)[0].reason
+    assert len(fleet.facts(Registered)) == 1
+
+
+@on_virtual_time
+async def test_a_promise_that_is_not_kept_is_not_a_registration():
+    fleet = Fleet(confirm_deadline=2)
+    fleet.proxy.faults = ProxyFaults(lie=1)
+    await fleet.start()
+    await fleet.up()
+    await fleet.until(lambda: fleet.facts(RegistrationFailed))
+    assert fleet.facts(RegistrationFailed)[0].reason == "not seen within 2 s"
+    assert fleet.facts(Registered) == []
+    fleet.proxy.faults = ProxyFaults()
+    await fleet.registered()
+
+
+@on_virtual_time
+async def test_a_removal_that_is_not_carried_out_is_not_a_deregistration():
+    fleet = Fleet(confirm_deadline=2)
+    await fleet.start()
+    await fleet.up()
+    await fleet.registered()
+    fleet.proxy.faults = ProxyFaults(lie=1)
+    await fleet.down()
+    await fleet.until(lambda: fleet.facts(RegistrationFailed))
+    assert fleet.facts(Deregistered) == []
+    fleet.proxy.faults = ProxyFaults()
+    await fleet.until(lambda: fleet.facts(Deregistered) and not fleet.listed())
+
+
+@on_virtual_time
+async def test_a_proxy_that_forgets_everything_is_filled_again_within_the_read_back():
+    fleet = Fleet(resync=4)
+    await fleet.start()
+    for number in range(8):
+        await fleet.up(f"rollout-{number}-0", port=8000 + number)
+    await fleet.until(lambda: len(fleet.facts(Registered)) == 8)
+    fleet.proxy.restart()
+    await fleet.until(lambda: len(fleet.listed()) == 8, 5)
+
+
+@pytest.mark.parametrize(
+    ("worker", "incarnation"), [("no such name", 1), ("a.b", 2), ("", 1), (W, 0), (W, -1), ("x" * 500, 1)]
+)
+@on_virtual_time
+async def test_tags_that_nobody_of_ours_has_are_foreign_and_stop_nothing(worker, incarnation):
+    """[I10]."""
+    fleet = Fleet()
+    fleet.proxy.put("http://10.9.9.9:1", fleet="f", worker=worker, incarnation=incarnation)
+    await fleet.start()
+    await fleet.up()
+    await fleet.registered()
+    await asyncio.sleep(30)
+    assert fleet.facts(DriftFound)[0].foreign == ("http://10.9.9.9:1",)
+    assert not fleet.running.done()
+
+
+@on_virtual_time
+async def test_a_listing_longer_than_a_message_stops_nothing():
+    """[I10]."""
+    fleet = Fleet()
+    await fleet.start()
+    for number in range(5000):
+        fleet.proxy.put(f"http://{number}.{'x' * 500}:1")
+    await fleet.up()
+    await fleet.registered()
+    await fleet.until(lambda: fleet.facts(DriftFound))
+    assert len(fleet.facts(DriftFound)[0].foreign) == 500
+
+
+@on_virtual_time
+async def test_a_proxy_that_raises_what_it_must_not_is_unreachable():
+    """[I10]: whatever goes wrong inside it."""
+    fleet = Fleet()
+    await fleet.start()
+    await fleet.until(lambda: fleet.facts(ProxyReachable))
+
+    async def broken() -> Listing:
+        raise ZeroDivisionError("a bug")
+
+    fleet.proxy.list = broken
+    await fleet.up()
+    await fleet.until(lambda: fleet.facts(ProxyUnreachable))
+    assert fleet.facts(ProxyUnreachable)[0].reason == "a: list: ZeroDivisionError: a bug"
+    del fleet.proxy.list
+    await fleet.registered()
+
+
+@on_virtual_time
+async def test_a_slow_provider_or_worker_holds_back_only_its_own_worker():
+    fleet = Fleet(call_deadline=2)
+    await fleet.start()
+    fleet.provider.seconds = 60
+    await fleet.up()
+    await fleet.until(lambda: W in fleet.controller.lanes["a"].held)
+    assert fleet.controller.lanes["a"].held[W].reason == "the provider gave no answer within 2 s"
+    fleet.provider.seconds = 0
+    fleet.readiness.serve("http://10.0.0.1:8000", "503")
+    await fleet.until(lambda: fleet.controller.lanes["a"].held[W].gate == "ready")
+    await fleet.up("rollout-1-0", port=8001)
+    await fleet.registered("rollout-1-0")
+    assert fleet.facts(Registering)[0].worker == "rollout-1-0"
+    fleet.provider.available = False
+    await asyncio.sleep(60)
+    assert [entry[0] for entry in fleet.listed()] == ["rollout-1-0"]

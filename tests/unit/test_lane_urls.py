@@ -1,0 +1,173 @@
+"""Who has a URL, when several want it or somebody else has it."""
+
+import asyncio
+
+import msgspec
+import pytest
+from support.fleet import NEVER, Fleet, W, on_virtual_time
+
+from rollbook.adapters.memory.proxy import AS_SGLANG, ProxyFaults
+from rollbook.events import Deregistered, Registered, RegistrationFailed, WorkerUp
+from rollbook.projections.gates import Gate
+from rollbook.projections.listing import Seen
+from rollbook.projections.plan import Remove
+from rollbook.projections.ports import Entry, Listing
+from rollbook.projections.steps import RETRY
+
+OLD, NEW = W, "rollout-1-0"
+
+
+def last_call(fleet, worker):
+    return [call.verb for call in fleet.proxy.calls if getattr(call.what, "worker", None) == worker][-1]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.3])
+@on_virtual_time
+async def test_the_newest_life_gets_the_url_and_keeps_it(seconds):
+    """[I3]: nobody said that the older worker is gone, and the provider gives both the same address."""
+    fleet = Fleet()
+    fleet.proxy.faults = ProxyFaults(slowest_call=seconds, slowest_job=seconds)
+    await fleet.start()
+    url = await fleet.up(OLD)
+    await fleet.registered(OLD)
+    await fleet.up(NEW)
+    await fleet.registered(NEW)
+    adds = len(fleet.calls("add"))
+    await asyncio.sleep(300)
+    assert fleet.listed() == [(NEW, 1, url)]
+    assert len(fleet.calls("add")) == adds == 2
+    held = fleet.controller.lanes["a"].held
+    assert (held[OLD].gate, held[OLD].reason) == (Gate.ADDRESS_FREE, f"{url} belongs to {NEW}, whose life 1 is newer")
+
+
+@on_virtual_time
+async def test_an_older_worker_does_not_take_a_url_that_a_newer_one_waits_for():
+    """[I3]: the newer life is not ready yet, when the entry of the older one is gone already."""
+    fleet = Fleet()
+    await fleet.start()
+    url = await fleet.up(OLD)
+    await fleet.registered(OLD)
+    removed = asyncio.Event()
+    fleet.proxy.on_effect = lambda effect, _: removed.set() if effect == "removed" else None
+    await fleet.up(NEW)
+    await removed.wait()
+    fleet.proxy.available = False
+    await asyncio.sleep(30)
+    fleet.proxy.available = True
+    await fleet.registered(NEW)
+    await asyncio.sleep(60)
+    assert fleet.listed() == [(NEW, 1, url)]
+    assert [call.what.worker for call in fleet.calls("add")].count(OLD) == 1
+
+
+@on_virtual_time
+async def test_the_url_is_free_again_when_the_newer_life_is_gone_or_elsewhere():
+    fleet = Fleet()
+    await fleet.start()
+    url = await fleet.up(OLD)
+    await fleet.registered(OLD)
+    await fleet.up(NEW)
+    await fleet.registered(NEW)
+    await fleet.down(NEW)
+    await fleet.registered(OLD)
+    other = await fleet.up(NEW, incarnation=2, port=9000)
+    await fleet.registered(NEW, 2)
+    await asyncio.sleep(60)
+    assert fleet.listed() == [(OLD, 1, url), (NEW, 2, other)]
+
+
+@on_virtual_time
+async def test_two_workers_that_swap_their_urls():
+    fleet = Fleet()
+    await fleet.start()
+    await fleet.up(OLD, port=1)
+    await fleet.up(NEW, port=2)
+    await fleet.registered(OLD)
+    await fleet.registered(NEW)
+    fleet.place(OLD, 2, port=2)
+    fleet.place(NEW, 2, port=1)
+    await fleet.say(WorkerUp(worker=OLD, incarnation=2), WorkerUp(worker=NEW, incarnation=2))
+    await fleet.registered(OLD, 2)
+    await fleet.registered(NEW, 2)
+    await asyncio.sleep(60)
+    assert fleet.listed() == [(OLD, 2, "http://10.0.0.1:2"), (NEW, 2, "http://10.0.0.1:1")]
+
+
+@on_virtual_time
+async def test_somebody_elses_entry_is_left_alone_and_holds_the_worker_back():
+    """[I11]."""
+    fleet = Fleet()
+    await fleet.start()
+    url = fleet.place()
+    stranger = fleet.proxy.put(url)
+    await fleet.up()
+    await fleet.until(lambda: W in fleet.controller.lanes["a"].held)
+    await asyncio.sleep(60)
+    held = fleet.controller.lanes["a"].held[W]
+    assert (held.gate, held.reason) == (Gate.ADDRESS_FREE, f"{url} is listed by somebody else's entry")
+    assert fleet.calls("add") + fleet.calls("remove") == []
+    fleet.proxy.drop(stranger)
+    await fleet.registered()
+    assert fleet.controller.lanes["a"].held == {}
+
+
+@on_virtual_time
+async def test_another_fleets_entry_is_left_alone():
+    """[I11]."""
+    fleet = Fleet()
+    fleet.proxy.put("http://10.9.9.9:1", fleet="g", worker=W, incarnation=1)
+    await fleet.start()
+    await fleet.up()
+    await fleet.registered()
+    await fleet.down()
+    await fleet.until(lambda: fleet.facts(Deregistered))
+    assert fleet.listed() == [(W, 1, "http://10.9.9.9:1")]
+
+
+@on_virtual_time
+async def test_a_removal_is_not_made_on_a_listing_from_before_the_url_changed_hands():
+    """[I3]: where a proxy knows its entries by URL only, it would take away the wrong one."""
+    fleet = Fleet(resync=NEVER)
+    await fleet.start()
+    url = await fleet.up(NEW)
+    await fleet.registered(NEW)
+    steps = fleet.controller.lanes["a"]._steps
+    old = Entry(url=url, handle=url, fleet="f", worker=OLD, incarnation=1)
+    outcome = await steps.remove(Remove(OLD, 1, old, "planned long ago"), Seen(0, Listing((old,))))
+    assert outcome == RETRY
+    assert fleet.calls("remove") == []
+
+
+@on_virtual_time
+async def test_a_duplicate_is_taken_away_and_one_entry_stays():
+    """[I4]."""
+    fleet = Fleet()
+    await fleet.start()
+    url = await fleet.up()
+    await fleet.registered()
+    fleet.proxy.put("http://10.9.9.9:1", fleet="f", worker=W, incarnation=1)
+    await fleet.until(lambda: fleet.listed() == [(W, 1, url)])
+    await asyncio.sleep(60)
+    assert [entry.url for entry in (call.what for call in fleet.calls("remove"))] == ["http://10.9.9.9:1"]
+    await fleet.registered()
+
+
+@on_virtual_time
+async def test_what_a_proxy_cannot_remove_is_shown_and_not_asked_for_again():
+    fleet = Fleet(capabilities=msgspec.structs.replace(AS_SGLANG, remove=False))
+    await fleet.start()
+    url = await fleet.up()
+    await fleet.registered()
+    await fleet.up(incarnation=2)
+    await asyncio.sleep(120)
+    assert [(fact.action, fact.retryable) for fact in fleet.facts(RegistrationFailed)] == [("deregister", False)]
+    held = fleet.controller.lanes["a"].held[W]
+    assert (held.gate, held.reason) == (
+        Gate.ADDRESS_FREE,
+        f"{url} is listed for {W}, and the proxy cannot remove it",
+    )
+    assert len(fleet.facts(Registered)) == 1
+    await fleet.stop()
+    await fleet.start("two")
+    await asyncio.sleep(120)
+    assert len(fleet.facts(RegistrationFailed)) == 2
