@@ -81,7 +81,7 @@ async def print_log(
     """Print what is wanted of the log: from `after_time` (seconds since the epoch), to its present end or for ever."""
     ends = await log.state()
     after = ends.first_sequence - 1 if after_time is None else await first_since(log, ends, after_time) - 1
-    write = _JsonWriter() if json else _LineWriter(flush=follow)
+    write = _JsonWriter(flush=follow) if json else _LineWriter(flush=follow)
     async with contextlib.aclosing(read_in_order(log, after, None if follow else ends.last_sequence)) as messages:
         async for stored in messages:
             try:
@@ -106,10 +106,13 @@ class _LineWriter:
 
 
 class _JsonWriter:
+    def __init__(self, *, flush: bool) -> None:
+        self._flush = flush
+
     def fact(self, stored: Stored, recorded: Recorded) -> None:
         payload = stored.payload
         # JSON may be stored with line breaks in it, and then would be more than one line.
-        out((msgspec.json.format(payload, indent=-1) if b"\n" in payload else payload).decode(), flush=True)
+        out((msgspec.json.format(payload, indent=-1) if b"\n" in payload else payload).decode(), flush=self._flush)
 
     def unreadable(self, stored: Stored, why: Undecodable) -> None:
         say(f"sequence {stored.sequence} on {stored.subject} is no fact: {why}")
