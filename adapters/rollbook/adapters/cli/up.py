@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 
 from rollbook.adapters.cli.common import ConfigFile, load_config, run
 from rollbook.adapters.cli.exits import Exit
-from rollbook.adapters.settings import Config, RayProvider
+from rollbook.adapters.settings import Config
+from rollbook.projections.controller import Controller
 
 EXAMPLE = """\
 Example:
@@ -35,17 +35,15 @@ async def _up(config: Config) -> Exit:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with contextlib.AsyncExitStack() as stack:
-        opening = asyncio.ensure_future(
-            stack.enter_async_context(build(config.settings, config.directory, environ=os.environ))
-        )
-        built = await _unless(opening, stop)
-        if built is None:
-            return Exit.DONE
-        if isinstance(config.settings.provider, RayProvider) and config.settings.nats.url is None:
-            from rollbook.adapters.ray.cluster import refuse_embedded_nats
-
-            await refuse_embedded_nats()
-        controlling = asyncio.create_task(built.controller.run(), name="controller")
-        await _unless(controlling, stop)
+    async with build(config.settings, config.directory, environ=os.environ) as built:
+        stopping = asyncio.create_task(_stop(stop, built.controller), name="signals")
+        try:
+            await built.controller.run()
+        finally:
+            stopping.cancel()
     return Exit.DONE
+
+
+async def _stop(asked: asyncio.Event, controller: Controller) -> None:
+    await asked.wait()
+    controller.stop()

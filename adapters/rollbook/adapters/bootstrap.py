@@ -1,0 +1,201 @@
+"""The composition root: from settings to a controller that can run. Nothing else puts the parts together.
+
+What is opened here is closed here, in reverse, whatever happens in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from rollbook.adapters.clock import SystemClock
+from rollbook.adapters.ids import UuidV7
+from rollbook.adapters.jetstream.connection import Connection, connect
+from rollbook.adapters.jetstream.embedded import EmbeddedServer, discover
+from rollbook.adapters.jetstream.leadership import JetStreamLeadership
+from rollbook.adapters.jetstream.log import JetStreamLog
+from rollbook.adapters.jetstream.provision import provision
+from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
+from rollbook.adapters.settings import NatsSettings, RayProvider, SecretRef, Settings, read_secret
+from rollbook.events import RollbookError
+from rollbook.projections.controller import Controller
+from rollbook.projections.ports import Proxy, Readiness, WorkerProvider
+from rollbook.projections.resources import Resources
+
+_log = structlog.get_logger("rollbook")
+
+
+class NoServer(RollbookError):
+    """There is no NATS to talk to, and none can be started here."""
+
+
+class Built(msgspec.Struct, frozen=True, kw_only=True):
+    """A controller with its parts, ready to run."""
+
+    controller: Controller
+    nats: Connection
+    """Where its log is, with the credentials that publishers need: `nats.environ()` for their environment."""
+    log: JetStreamLog
+    proxies: dict[str, Proxy]
+
+
+class Reader(msgspec.Struct, frozen=True, kw_only=True):
+    """What read-only commands need."""
+
+    log: JetStreamLog
+    snapshots: JetStreamSnapshots
+    clock: SystemClock
+
+
+def owner_name() -> str:
+    """Who writes, for the log: `controller-<host>-<pid>`, in letters that a name may have."""
+    host = "".join(c if c.isalnum() or c in "_-" else "-" for c in socket.gethostname())
+    return f"controller-{host[:80]}-{os.getpid()}"
+
+
+def nats_connection(nats: NatsSettings, *, environ: Mapping[str, str], directory: Path) -> Connection:
+    """How to reach the log from this folder: the configured server, or the embedded one that runs here.
+
+    Raises `NoServer` if no server is configured and none runs.
+    """
+    base = directory.parent
+    if nats.url is None:
+        url = discover(directory)
+        if url is None:
+            msg = (
+                f"no NATS is configured, and no embedded one runs for {base}: start `rollbook up` there, or set "
+                "nats.url (or ROLLBOOK_NATS_URL)"
+            )
+            raise NoServer(msg)
+        return Connection(url=url)
+
+    def secret(ref: SecretRef | None) -> str | None:
+        return None if ref is None else read_secret(ref, environ=environ, base=base)
+
+    def path(text: str | None) -> Path | None:
+        return None if text is None else base / text
+
+    return Connection(
+        url=nats.url,
+        token=secret(nats.token),
+        user=nats.user,
+        password=secret(nats.password),
+        creds=path(nats.creds),
+        nkey=path(nats.nkey),
+        ca=path(nats.ca),
+    )
+
+
+@contextlib.asynccontextmanager
+async def open_reader(fleet: str, connection: Connection) -> AsyncGenerator[Reader]:
+    """Connect for reading. Raises `LogError` if the server cannot be reached or has no log of this fleet."""
+    client = await connect(connection, name="rollbook-cli")
+    try:
+        log = JetStreamLog(client, fleet)
+        await log.state()
+        yield Reader(log=log, snapshots=JetStreamSnapshots(client, fleet), clock=SystemClock())
+    finally:
+        await client.close()
+
+
+@contextlib.asynccontextmanager
+async def open_proxies(
+    settings: Settings, *, environ: Mapping[str, str], base: Path
+) -> AsyncGenerator[dict[str, Proxy]]:
+    """The configured proxies by name; nothing is connected until the first call."""
+    from rollbook.adapters.proxies.registry import make_proxy
+
+    async with contextlib.AsyncExitStack() as stack:
+        proxies: dict[str, Proxy] = {}
+        for proxy in settings.proxies:
+            key = None if proxy.api_key is None else read_secret(proxy.api_key, environ=environ, base=base)
+            made = make_proxy(proxy.kind, name=proxy.name, admin_url=proxy.admin_url, fleet=settings.fleet, api_key=key)
+            stack.push_async_callback(made.close)
+            proxies[proxy.name] = made
+        yield proxies
+
+
+@contextlib.asynccontextmanager
+async def open_readiness() -> AsyncGenerator[Readiness]:
+    """The prober of workers."""
+    from rollbook.adapters.proxies.readiness import HttpReadiness
+
+    readiness = HttpReadiness()
+    try:
+        yield readiness
+    finally:
+        await readiness.close()
+
+
+async def make_provider(settings: Settings) -> WorkerProvider:
+    """Who knows where the workers are. Attaches to Ray for `kind = "ray"`."""
+    provider = settings.provider
+    if isinstance(provider, RayProvider):
+        from rollbook.adapters.ray.provider import RayWorkerProvider
+
+        return await RayWorkerProvider.create(
+            settings.fleet, manager=provider.manager, namespace=provider.namespace, address=provider.address
+        )
+    from rollbook.adapters.static import StaticProvider
+
+    return StaticProvider(provider.addresses())
+
+
+@contextlib.asynccontextmanager
+async def open_nats(nats: NatsSettings, *, environ: Mapping[str, str], directory: Path) -> AsyncGenerator[Connection]:
+    """The configured server, or an embedded one that lives as long as this context."""
+    if nats.url is not None:
+        yield nats_connection(nats, environ=environ, directory=directory)
+        return
+    server = EmbeddedServer(directory)
+    url = await server.start()
+    try:
+        yield Connection(url=url)
+    finally:
+        await server.stop()
+
+
+@contextlib.asynccontextmanager
+async def build(
+    settings: Settings, directory: Path, *, environ: Mapping[str, str], provider: WorkerProvider | None = None
+) -> AsyncGenerator[Built]:
+    """A controller with everything that it needs. `directory` is the `.rollbook` folder, made if it is missing.
+
+    `provider` stands in for the configured one where the caller has it already. Raises `RollbookError` for whatever is
+    missing, refused or misconfigured; nothing is left running then.
+    """
+    clock, ids = SystemClock(), UuidV7()
+    async with contextlib.AsyncExitStack() as stack:
+        connection = await stack.enter_async_context(open_nats(settings.nats, environ=environ, directory=directory))
+        client = await connect(connection, name="rollbook-controller")
+        stack.push_async_callback(client.close)
+        await provision(client, settings.fleet)
+        proxies = await stack.enter_async_context(open_proxies(settings, environ=environ, base=directory.parent))
+        log = JetStreamLog(client, settings.fleet)
+        resources = Resources(
+            log=log,
+            snapshots=JetStreamSnapshots(client, settings.fleet),
+            leadership=JetStreamLeadership(client, settings.fleet),
+            provider=await make_provider(settings) if provider is None else provider,
+            readiness=await stack.enter_async_context(open_readiness()),
+            clock=clock,
+            ids=ids,
+            rng=random.Random(),  # noqa: S311 - jitter, not secrets
+            owner=owner_name(),
+            tell=_tell,
+        )
+        controller = Controller(settings.policy(), resources, list(proxies.values()))
+        yield Built(controller=controller, nats=connection, log=log, proxies=proxies)
+
+
+def _tell(event: str, /, **keys: object) -> None:
+    """Log lines of the loops; what failed stands out."""
+    bad = event.endswith((".unreachable", "_failed", ".unavailable", ".refused", ".drift", ".quarantined"))
+    (_log.warning if bad else _log.info)(event, **keys)
