@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from cyclopts import App, CycloptsError
 
-from rollbook.adapters.cli import check, init, log, up
+from rollbook.adapters.cli import check, demo, demo_worker, init, log, publish, status, up
 from rollbook.adapters.cli.exits import Exit, OutputClosed, UsageError, WaitedTooLong
 from rollbook.adapters.cli.output import close_output, forget_output, say
 from rollbook.adapters.settings import ConfigError
@@ -52,7 +52,11 @@ def _commands() -> App:
     commands.command(init.init, help_epilogue=init.EXAMPLE)
     commands.command(check.check, help_epilogue=check.EXAMPLE)
     commands.command(up.up, help_epilogue=up.EXAMPLE)
+    commands.command(status.status, help_epilogue=status.EXAMPLE)
     commands.command(log.log, help_epilogue=log.EXAMPLE)
+    commands.command(publish.app())
+    commands.command(demo.demo, help_epilogue=demo.EXAMPLE)
+    commands.command(demo_worker.demo_worker, help_epilogue=demo_worker.EXAMPLE, show=False)
     return commands
 
 
