@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 from collections.abc import Awaitable, Callable
@@ -46,9 +45,8 @@ def main(names: list[str]) -> int:
     for figure in figures:
         sign = "≤" if figure.better == "lower" else "≥"
         verdict = "[green]yes[/]" if figure.reached else "[bold red]NO[/]"
-        table.add_row(
-            figure.name, f"{figure.value:.2f} {figure.unit}", f"{sign} {figure.target:g}", verdict, figure.note
-        )
+        value = f"{figure.value:.2f} {figure.unit}"
+        table.add_row(figure.name, value, f"{sign} {figure.target:g}", verdict, figure.note)
     Console().print(table)
     return 0 if all(figure.reached for figure in figures) else 1
 

@@ -1,7 +1,8 @@
 """publish → fold, against a bare JetStream publish → bare subscriber callback.
 
-Both in the same layout: the publishing side on a thread with its own loop and connection, the receiving side on the main
-loop with another connection, one fact at a time, in turns, on one server that syncs every write (the embedded default).
+Both in the same layout: the publishing side on a thread with its own loop and connection, the receiving side on the
+main loop with another connection, one fact at a time, in turns, on one server that syncs every write (the embedded
+default).
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ async def measure() -> list[Figure]:
             await server.stop()
     note = f"p50 {us(p50(ours))} against {us(p50(bare))}, {SAMPLES} facts each in turns, sync_interval always"
     return [
-        Figure(name="publish → fold", value=p50(ours) / p50(bare), target=1.5, better="lower", unit="× bare", note=note)
+        Figure(name="publish → fold", value=p50(ours) / p50(bare), target=1.5, better="lower", unit="x bare", note=note)
     ]
 
 

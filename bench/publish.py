@@ -1,4 +1,4 @@
-"""What `worker_down()` costs the thread that calls it, against a bare `loop.call_soon_threadsafe` from the same thread."""
+"""What `worker_down()` costs its caller, against a bare `loop.call_soon_threadsafe` from the same thread."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def measure() -> list[Figure]:
             value=(p50(down[1]) / p50(down[0])) / (p50(up[1]) / p50(up[0])),
             target=1.25,
             better="lower",
-            unit="×",
+            unit="x",
             note="each as a ratio to call_soon_threadsafe in its own rounds",
         ),
     ]
@@ -61,7 +61,7 @@ def _figure(name: str, samples: tuple[list[float], list[float]], note: str) -> F
         value=p50(ours) / p50(bare),
         target=2.0,
         better="lower",
-        unit="× call_soon_threadsafe",
+        unit="x call_soon_threadsafe",
         note=f"{note}; p50 {us(p50(ours))} against {us(p50(bare))}, {len(ours)} calls each in turns",
     )
 

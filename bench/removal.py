@@ -41,7 +41,7 @@ async def measure() -> list[Figure]:
             await router.kill()
     note = f"p50 {ms(p50(ours))} against {ms(p50(by_hand))} by hand, {SAMPLES} removals each in turns"
     value = p50(ours) / p50(by_hand)
-    return [Figure(name="WorkerDown → removed", value=value, target=2.0, better="lower", unit="× by hand", note=note)]
+    return [Figure(name="WorkerDown → removed", value=value, target=2.0, better="lower", unit="x by hand", note=note)]
 
 
 async def _compare(folder: Path, router: str, workers: dict, bare_url: str) -> tuple[list[float], list[float]]:

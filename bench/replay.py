@@ -48,7 +48,7 @@ async def measure() -> list[Figure]:
         f"read + decode + fold {FACTS / p50(ours):,.0f}/s; medians of {ROUNDS} rounds in turns"
     )
     value = p50([a / b for a, b in zip(plain, ours, strict=True)])
-    return [Figure(name="replay speed", value=value, target=TARGET, better="higher", unit="× fetch(1000)", note=note)]
+    return [Figure(name="replay speed", value=value, target=TARGET, better="higher", unit="x fetch(1000)", note=note)]
 
 
 async def _fill(client: Client) -> None:

@@ -1,7 +1,7 @@
 """A worker comes back on its URL: how soon it serves again, with Rollbook and with the router left alone.
 
-Two routers with their default circuit breaker, each with a worker that stays and one that dies under traffic and returns
-on the same port; both at the same time, in one run.
+Two routers with their default circuit breaker, each with a worker that stays and one that dies under traffic and
+returns on the same port; both at the same time, in one run.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import aiohttp
@@ -40,7 +41,7 @@ async def measure() -> list[Figure]:
                 await router.kill()
     note = f"from listening again to the first request served: {ours:.2f} s with Rollbook, {left_alone:.1f} s without"
     value = left_alone / ours
-    return [Figure(name="back in rotation", value=value, target=10.0, better="higher", unit="× sooner", note=note)]
+    return [Figure(name="back in rotation", value=value, target=10.0, better="higher", unit="x sooner", note=note)]
 
 
 async def _left_alone(router: Router) -> float:
@@ -83,7 +84,14 @@ async def _with_rollbook(folder: Path, router: Router) -> float:
         return await _die_and_return(router.url, session, register=register, died=died, returned=returned)
 
 
-async def _die_and_return(router: str, session: aiohttp.ClientSession, *, register, died, returned) -> float:
+async def _die_and_return(
+    router: str,
+    session: aiohttp.ClientSession,
+    *,
+    register: Callable[[HostAndPort, int], Awaitable[None]],
+    died: Callable[[int], Awaitable[None]],
+    returned: Callable[[int], Awaitable[None]],
+) -> float:
     """Seconds from the moment the second life listens to the first request that it serves."""
     first_served = asyncio.Event()
     async with serve(RETURNS, 1) as address:

@@ -5,6 +5,7 @@ What is opened here is closed here, in reverse, whatever happens in between.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import random
@@ -25,7 +26,7 @@ from rollbook.adapters.jetstream.provision import provision
 from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
 from rollbook.adapters.settings import NatsSettings, RayProvider, SecretRef, Settings, read_secret
 from rollbook.events import RollbookError
-from rollbook.projections.controller import Controller
+from rollbook.projections.controller import Controller, end
 from rollbook.projections.ports import Proxy, Readiness, WorkerProvider
 from rollbook.projections.resources import Resources
 
@@ -44,6 +45,29 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
     """Where its log is, with the credentials that publishers need: `nats.environ()` for their environment."""
     log: JetStreamLog
     proxies: dict[str, Proxy]
+    server: EmbeddedServer | None
+    """The embedded server, None with a configured one."""
+
+    async def run(self) -> None:
+        """Run the controller until it is stopped. Raises what ended it, also an embedded server that gave up."""
+        controlling = asyncio.create_task(self.controller.run(), name="controller")
+        failing = asyncio.create_task(self._server_gone(), name="embedded server")
+        try:
+            await asyncio.wait([controlling, failing], return_when=asyncio.FIRST_COMPLETED)
+            if failing.done() and not controlling.done():
+                failing.result()
+            await controlling
+        finally:
+            await end(failing)
+            await end(controlling)
+
+    async def _server_gone(self) -> None:
+        if self.server is None:
+            await asyncio.Event().wait()
+        else:
+            await self.server.given_up()
+            msg = "the embedded nats-server dies again and again; its last words are in .rollbook/nats.log"
+            raise NoServer(msg)
 
 
 class Reader(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,15 +173,17 @@ async def make_provider(settings: Settings) -> WorkerProvider:
 
 
 @contextlib.asynccontextmanager
-async def open_nats(nats: NatsSettings, *, environ: Mapping[str, str], directory: Path) -> AsyncGenerator[Connection]:
+async def open_nats(
+    nats: NatsSettings, *, environ: Mapping[str, str], directory: Path
+) -> AsyncGenerator[tuple[Connection, EmbeddedServer | None]]:
     """The configured server, or an embedded one that lives as long as this context."""
     if nats.url is not None:
-        yield nats_connection(nats, environ=environ, directory=directory)
+        yield nats_connection(nats, environ=environ, directory=directory), None
         return
     server = EmbeddedServer(directory)
     url = await server.start()
     try:
-        yield Connection(url=url)
+        yield Connection(url=url), server
     finally:
         await server.stop()
 
@@ -173,7 +199,8 @@ async def build(
     """
     clock, ids = SystemClock(), UuidV7()
     async with contextlib.AsyncExitStack() as stack:
-        connection = await stack.enter_async_context(open_nats(settings.nats, environ=environ, directory=directory))
+        opened = open_nats(settings.nats, environ=environ, directory=directory)
+        connection, server = await stack.enter_async_context(opened)
         client = await connect(connection, name="rollbook-controller")
         stack.push_async_callback(client.close)
         await provision(client, settings.fleet)
@@ -192,7 +219,7 @@ async def build(
             tell=_tell,
         )
         controller = Controller(settings.policy(), resources, list(proxies.values()))
-        yield Built(controller=controller, nats=connection, log=log, proxies=proxies)
+        yield Built(controller=controller, nats=connection, log=log, proxies=proxies, server=server)
 
 
 def _tell(event: str, /, **keys: object) -> None:

@@ -38,7 +38,7 @@ async def _up(config: Config) -> Exit:
     async with build(config.settings, config.directory, environ=os.environ) as built:
         stopping = asyncio.create_task(_stop(stop, built.controller), name="signals")
         try:
-            await built.controller.run()
+            await built.run()
         finally:
             stopping.cancel()
     return Exit.DONE
