@@ -25,7 +25,7 @@ class Standing(StrEnum):
     """A worker at a proxy that serves its pool."""
 
     REGISTERED = "registered"
-    HELD = "held"
+    OUT = "out"
     """Not listed, and a gate says why."""
     MISSING = "missing"
     """It belongs there, passes every gate, and is not listed: drift."""
@@ -209,7 +209,7 @@ class Look:
         held = gates.standing(self._state.roster, self._policy, served, name)
         url = listed[0].entry.url if listed else None
         if held is not None:
-            state = Standing.UNWANTED if listed else Standing.HELD
+            state = Standing.UNWANTED if listed else Standing.OUT
             return RegistrationStatus(served.name, state, url, str(held.gate), held.reason)
         current = 0 if worker is None else worker.incarnation
         if listed and any(own.incarnation != current for own in listed):
@@ -218,7 +218,7 @@ class Look:
             return RegistrationStatus(served.name, Standing.REGISTERED, url, None, None)
         admitted = await self._admitted(name, current, served, observed)
         if isinstance(admitted, Held):
-            return RegistrationStatus(served.name, Standing.HELD, None, str(admitted.gate), admitted.reason)
+            return RegistrationStatus(served.name, Standing.OUT, None, str(admitted.gate), admitted.reason)
         told = self._state.ledger.look(served.name).registrations.get(name, {}).get(current)
         reason = "not registered yet" if told is None else f"{told.told}: {told.reason}".removesuffix(": ")
         return RegistrationStatus(served.name, Standing.MISSING, admitted, None, reason)

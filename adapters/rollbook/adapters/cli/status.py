@@ -28,7 +28,7 @@ Exit codes: 0 converged, 2 drift: a proxy does not answer, or does not list exac
 
 _STYLES: Final = {
     Standing.REGISTERED: "green",
-    Standing.HELD: "yellow",
+    Standing.OUT: "yellow",
     Standing.UNKNOWN: "red",
     Standing.MISSING: "bold red",
     Standing.UNWANTED: "bold red",
