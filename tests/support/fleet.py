@@ -192,7 +192,7 @@ class Fleet:
         deadline = self.clock.monotonic() + seconds
         while not condition():
             assert self.clock.monotonic() < deadline, f"not within {seconds} s: {self.recorded()[-8:]}"
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.01)
 
     async def registered(self, worker: str = W, incarnation: int = 1, proxy: str | None = None) -> None:
         """Wait until it is listed and the fold knows it."""
