@@ -66,6 +66,22 @@ async def test_jitter_draws_each_pause_from_the_whole_range():
 
 
 @on_virtual_time
+async def test_a_proxy_that_was_away_for_long_gets_back_what_it_lost_within_resync():
+    """[I1] A router that restarted empty serves nothing until it is read: its probe does not grow rarer than that."""
+    fleet = Fleet(resync=2, backoff_first=0.5, backoff_most=60)
+    await fleet.start(rng=Longest())
+    await fleet.up()
+    await fleet.registered()
+    fleet.proxy.available = False
+    await fleet.clock.sleep(100)
+    fleet.proxy.available = True
+    fleet.proxy.restart()
+    back = fleet.clock.monotonic()
+    await fleet.until(lambda: len(fleet.proxy.listed) == 1)
+    assert fleet.clock.monotonic() - back < 2.5
+
+
+@on_virtual_time
 async def test_an_unreachable_proxy_has_one_probe_and_is_written_down_once():
     """Not one retry per worker."""
     fleet = Fleet()

@@ -129,7 +129,9 @@ class Lane:
             except ProxyUnavailable as exc:
                 await self._note_unreachable(str(exc))
                 self._everything = True
-                await self._clock.sleep(self._pause(self._outages))
+                # One probe for the whole proxy, so it need not grow rare: what the proxy lost meanwhile is repaired
+                # within `resync` of its return, as ever.
+                await self._clock.sleep(min(self._pause(self._outages), self._paces.resync))
                 self._outages += 1
 
     async def _work_or_time(self) -> None:
