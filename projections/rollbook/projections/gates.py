@@ -71,6 +71,15 @@ def standing(roster: Roster, policy: Policy, proxy: ProxyPolicy, name: str) -> H
     return None
 
 
+def unwanted(roster: Roster, policy: Policy, proxy: ProxyPolicy, name: str, incarnation: int) -> str | None:
+    """Why this life of `name` does not belong at `proxy` [I2]; None if it does."""
+    held = standing(roster, policy, proxy, name)
+    if held is not None:
+        return str(held)
+    current = roster.workers[name].incarnation
+    return None if current == incarnation else f"superseded by incarnation {current}"
+
+
 def weights(roster: Roster, worker: Worker) -> Held | None:
     """The admission gate that the log alone answers: are the worker's weights at the bar?"""
     bar = roster.bars.get(worker.pool or "")

@@ -21,9 +21,9 @@ from rollbook.events import (
 )
 from rollbook.projections import gates
 from rollbook.projections.admission import PROBES_IN_FLIGHT, Admission
-from rollbook.projections.gates import Gate, Held
+from rollbook.projections.gates import Held
 from rollbook.projections.listing import Reader, Seen, bounded
-from rollbook.projections.plan import Add, Adopt, Observed, Remove, Settle, removable
+from rollbook.projections.plan import Add, Adopt, Observed, Remove, Settle
 from rollbook.projections.policy import Policy, ProxyPolicy
 from rollbook.projections.ports import (
     Answer,
@@ -37,6 +37,7 @@ from rollbook.projections.ports import (
 )
 from rollbook.projections.projector import Projector
 from rollbook.projections.tell import Tell
+from rollbook.projections.urls import Urls
 from rollbook.projections.worker import Worker
 from rollbook.projections.writer import FencedWriter
 
@@ -98,14 +99,11 @@ class Steps:
         self._probes = asyncio.Semaphore(PROBES_IN_FLIGHT)
         self._adds = asyncio.Semaphore(proxy.capabilities.adds_in_flight)
         self._removals = asyncio.Semaphore(policy.reconcile.removals_in_flight)
-        self._busy_urls: set[str] = set()
-        self._changed_urls: dict[str, int] = {}
-        self._claims: dict[str, tuple[str, int]] = {}
-        """URL → the life for which another worker's entry was evicted there, until it is listed itself."""
+        self._urls = Urls(projector, policy, served, tick=reader.tick)
 
     def forget_before(self, began: int) -> None:
         """Drop what only mattered to listings begun before `began`."""
-        self._changed_urls = {url: tick for url, tick in self._changed_urls.items() if tick > began}
+        self._urls.forget_before(began)
 
     # -------------------------------------------------------------- add
 
@@ -116,55 +114,18 @@ class Steps:
             url = await self._locate(action)
             if isinstance(url, Held):
                 return _held(url)
-            taken = self._taken(action, url, observed)
-            if taken is not None:
-                return taken
+            if (taken := self._urls.taken(action, url, observed)) is not None:
+                return Outcome(retry=True, held=taken[0], evict=taken[1])
             if (held := await self._admission.ready(name, url)) is not None:
                 return _held(held)
-        if url in self._busy_urls or self._changed_urls.get(url, 0) > seen.began:
+        if not self._urls.usable(url, seen):
             return RETRY
-        self._busy_urls.add(url)
-        try:
+        with self._urls.changing(url):
             async with self._adds:
                 return await self._add_now(action, url)
-        finally:
-            self._busy_urls.discard(url)
-            self._changed_urls[url] = self._reader.tick()
 
     async def _locate(self, action: Add) -> str | Held:
         return await self._admission.locate(action.worker, action.incarnation, self._proxy.canonical_url)
-
-    def _taken(self, action: Add, url: str, observed: Observed) -> Outcome | None:
-        """The gate `address_free`: what to do if this URL is another's. The newest life owns it [I3]."""
-        name, life = action.worker, (action.worker, action.incarnation)
-        self._claims = {at: whose for at, whose in self._claims.items() if at == url or whose != life}
-        claim = self._claims.get(url)
-        if claim is not None and self.unwanted(*claim) is None and self._began_after(*claim, name):
-            return _held(Held(Gate.ADDRESS_FREE, f"{url} belongs to {claim[0]}, whose life {claim[1]} is newer"))
-        if url not in observed.urls:
-            return None
-        holder = observed.urls[url]
-        if holder is None:
-            return _held(Held(Gate.ADDRESS_FREE, f"{url} is listed by somebody else's entry"))
-        whose = holder.worker
-        if self._began_after(whose, holder.incarnation, name):
-            told = f"{url} belongs to {whose}, whose life {holder.incarnation} is newer"
-            return _held(Held(Gate.ADDRESS_FREE, told))
-        if not removable(self._projector.state.ledger.look(self._served.name).registrations.get(whose, {}), holder):
-            told = f"{url} is listed for {whose}, and the proxy cannot remove it"
-            return _held(Held(Gate.ADDRESS_FREE, told))
-        self._claims[url] = life
-        reason = f"its url belongs to {name} now"
-        evict = Remove(whose, holder.incarnation, holder.entry, reason, unless_wanted=False)
-        return Outcome(retry=True, held=Held(Gate.ADDRESS_FREE, f"{url} is still listed for {whose}"), evict=evict)
-
-    def _began_after(self, worker: str, incarnation: int, name: str) -> bool:
-        """Whether this life of `worker` is its current one and began after the current one of `name`."""
-        workers = self._projector.state.roster.workers
-        other, mine = workers.get(worker), workers.get(name)
-        if other is None or mine is None or other.incarnation != incarnation:
-            return False
-        return other.began > mine.began
 
     async def _add_now(self, action: Add, url: str) -> Outcome:
         """With a slot: the address is asked for once more, because waiting for the slot took its time [I6]."""
@@ -182,7 +143,7 @@ class Steps:
         target = Target(
             worker=about.worker, incarnation=about.incarnation, url=url, pool=None if worker is None else worker.pool
         )
-        against = self.unwanted(about.worker, about.incarnation) or self._on_hold()
+        against = self._unwanted(about.worker, about.incarnation) or self._on_hold()
         if against is not None:
             return await self._failed(about, intent, "register", f"not called: {against}", FOLLOW)
         answer = await self._call(self._proxy.add(target), "add")
@@ -195,7 +156,7 @@ class Steps:
         )
         if reason is not None:
             return await self._failed(about, intent, "register", reason, RETRY)
-        self._claims.pop(url, None)
+        self._urls.settled(url)
         return await self._registered(about, intent)
 
     def _is(self, entry: Entry, target: Target) -> bool:
@@ -205,7 +166,7 @@ class Steps:
 
     async def _give_up(self, target: Target, pending: Pending | None) -> str | None:
         """Why an add that is not seen yet is not waited for any longer."""
-        unwanted = self.unwanted(target.worker, target.incarnation)
+        unwanted = self._unwanted(target.worker, target.incarnation)
         if unwanted is not None:
             return f"abandoned: {unwanted}"
         if pending is None:
@@ -216,14 +177,9 @@ class Steps:
             return None
         return now.reason if isinstance(now, Failed | Unsupported) else None
 
-    def unwanted(self, name: str, incarnation: int) -> str | None:
-        """Why this life does not belong here, by the roster as it is now [I2]; None if it does."""
-        roster = self._projector.state.roster
-        held = gates.standing(roster, self._policy, self._served, name)
-        if held is not None:
-            return str(held)
-        current = roster.workers[name].incarnation
-        return None if current == incarnation else f"superseded by incarnation {current}"
+    def _unwanted(self, name: str, incarnation: int) -> str | None:
+        """By the roster as it is now."""
+        return gates.unwanted(self._projector.state.roster, self._policy, self._served, name, incarnation)
 
     def _on_hold(self) -> str | None:
         """Why no admin call may be made now, by an operator's word."""
@@ -239,14 +195,10 @@ class Steps:
         async with self._removals:
             if self._on_hold() is not None:
                 return FINISHED
-            if entry.url in self._busy_urls or self._changed_urls.get(entry.url, 0) > seen.began:
+            if not self._urls.usable(entry.url, seen):
                 return RETRY
-            self._busy_urls.add(entry.url)
-            try:
+            with self._urls.changing(entry.url):
                 return await self._remove_now(action, about)
-            finally:
-                self._busy_urls.discard(entry.url)
-                self._changed_urls[entry.url] = self._reader.tick()
 
     async def _remove_now(self, action: Remove, about: _About) -> Outcome:
         entry = action.entry
@@ -256,7 +208,7 @@ class Steps:
         )
         await self._projector.passed(intent)
         against = self._on_hold()
-        if action.unless_wanted and self.unwanted(about.worker, about.incarnation) is None:
+        if action.unless_wanted and self._unwanted(about.worker, about.incarnation) is None:
             against = "it belongs here again"
         if against is not None:
             return await self._failed(about, intent, "deregister", f"not called: {against}", FOLLOW)

@@ -1,0 +1,87 @@
+"""Who has which URL of one proxy: one change of a URL at a time, and the newest life owns it [I3]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+from rollbook.projections import gates
+from rollbook.projections.gates import Gate, Held
+from rollbook.projections.listing import Seen
+from rollbook.projections.plan import Add, Observed, Remove, removable
+from rollbook.projections.policy import Policy, ProxyPolicy
+from rollbook.projections.projector import Projector
+
+
+class Urls:
+    """The URLs of one proxy, as its lane changes them. `tick` gives the present moment on the count of `Seen.began`."""
+
+    def __init__(self, projector: Projector, policy: Policy, served: ProxyPolicy, *, tick: Callable[[], int]) -> None:
+        self._projector = projector
+        self._policy = policy
+        self._served = served
+        self._tick = tick
+        self._busy: set[str] = set()
+        self._changed: dict[str, int] = {}
+        self._claims: dict[str, tuple[str, int]] = {}
+        """URL → the life for which another worker's entry was evicted there, until it is listed itself."""
+
+    def usable(self, url: str, seen: Seen) -> bool:
+        """Whether nothing of ours changes `url` now or has changed it since the listing began."""
+        return url not in self._busy and self._changed.get(url, 0) <= seen.began
+
+    @contextmanager
+    def changing(self, url: str) -> Generator[None]:
+        """Until the end of the block, `url` is usable to nobody; afterwards, on newer listings only."""
+        self._busy.add(url)
+        try:
+            yield
+        finally:
+            self._busy.discard(url)
+            self._changed[url] = self._tick()
+
+    def forget_before(self, began: int) -> None:
+        """Drop what only mattered to listings begun before `began`."""
+        self._changed = {url: tick for url, tick in self._changed.items() if tick > began}
+
+    def settled(self, url: str) -> None:
+        """Whoever claimed `url` is listed there: from now on the listing says whose it is."""
+        self._claims.pop(url, None)
+
+    def taken(self, action: Add, url: str, observed: Observed) -> tuple[Held, Remove | None] | None:
+        """The gate `address_free`: None if `url` may be added; else why not, and which entry must go first, if any."""
+        life = (action.worker, action.incarnation)
+        self._claims = {at: whose for at, whose in self._claims.items() if at == url or whose != life}
+        claim = self._claims.get(url)
+        if claim is not None and self._belongs(*claim) and self._newer(*claim, action.worker):
+            return _not_free(f"{url} belongs to {claim[0]}, whose life {claim[1]} is newer")
+        if url not in observed.urls:
+            return None
+        holder = observed.urls[url]
+        if holder is None:
+            return _not_free(f"{url} is listed by somebody else's entry")
+        whose = holder.worker
+        if self._newer(whose, holder.incarnation, action.worker):
+            return _not_free(f"{url} belongs to {whose}, whose life {holder.incarnation} is newer")
+        if not removable(self._projector.state.ledger.look(self._served.name).registrations.get(whose, {}), holder):
+            return _not_free(f"{url} is listed for {whose}, and the proxy cannot remove it")
+        self._claims[url] = life
+        reason = f"its url belongs to {action.worker} now"
+        evict = Remove(whose, holder.incarnation, holder.entry, reason, unless_wanted=False)
+        return _not_free(f"{url} is still listed for {whose}", evict)
+
+    def _belongs(self, name: str, incarnation: int) -> bool:
+        roster = self._projector.state.roster
+        return gates.unwanted(roster, self._policy, self._served, name, incarnation) is None
+
+    def _newer(self, worker: str, incarnation: int, name: str) -> bool:
+        """Whether this life of `worker` is its current one and began after the current one of `name`."""
+        workers = self._projector.state.roster.workers
+        other, mine = workers.get(worker), workers.get(name)
+        if other is None or mine is None or other.incarnation != incarnation:
+            return False
+        return other.began > mine.began
+
+
+def _not_free(reason: str, evict: Remove | None = None) -> tuple[Held, Remove | None]:
+    return Held(Gate.ADDRESS_FREE, reason), evict
