@@ -65,7 +65,7 @@ async def test_it_kills_each_life_once_and_restarts_the_router(processes: list[s
             return lives[0]
         return lives[1] if len(asked) > 4 else lives[0]
 
-    schedule = Schedule(tuple(Strike(0, "rollout-0-0", port_taken=False) for _ in range(2)), router_at=0)
+    schedule = Schedule(tuple(Strike(0, "rollout-0-0", port_taken=False, grace=0) for _ in range(2)), router_at=0)
     made = Chaos(schedule, find, restarted, say)
     await made.run()
     await made.close()
@@ -86,7 +86,7 @@ async def test_a_victim_that_is_waited_for_is_not_killed_before_it_serves(
         asked += 1
         return next(answers)
 
-    made = Chaos(Schedule((Strike(0, "rollout-0-0", port_taken=True),), router_at=0), find, restarted, say)
+    made = Chaos(Schedule((Strike(0, "rollout-0-0", port_taken=True, grace=0),), router_at=0), find, restarted, say)
     await made.run()
     assert asked == 4
     assert [(kill.incarnation, kill.port_taken) for kill in made.kills] == [(2, False)]
@@ -98,7 +98,7 @@ async def test_a_victim_that_does_not_live_is_given_up(monkeypatch: pytest.Monke
     async def find(worker: str) -> Victim | None:
         return None
 
-    made = Chaos(Schedule((Strike(0, "rollout-0-0", port_taken=True),), router_at=0), find, restarted, say)
+    made = Chaos(Schedule((Strike(0, "rollout-0-0", port_taken=True, grace=0),), router_at=0), find, restarted, say)
     await made.run()
     assert made.kills == []
 
@@ -111,7 +111,7 @@ async def test_a_taken_port_belongs_to_somebody_who_hangs_up(processes: list[sub
     async def find(worker: str) -> Victim | None:
         return Victim(1, processes[0].pid, HostAndPort("127.0.0.1", port), serving=False)
 
-    made = Chaos(Schedule((Strike(0, "rollout-0-0", port_taken=True),), router_at=0), find, restarted, say)
+    made = Chaos(Schedule((Strike(0, "rollout-0-0", port_taken=True, grace=0),), router_at=0), find, restarted, say)
     await made.run()
     try:
         assert [kill.port_taken for kill in made.kills] == [True]

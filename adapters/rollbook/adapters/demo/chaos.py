@@ -20,14 +20,15 @@ import msgspec
 from rollbook.adapters.demo.records import Kill, RouterRestart
 from rollbook.projections.ports import HostAndPort
 
-VICTIM_SECONDS: Final = 15.0
-"""How long a kill waits for its victim to live; a restart takes 1 to 3 seconds."""
+VICTIM_SECONDS: Final = 60.0
+"""How long a kill waits for its victim to live. A restart takes 1 to 3 seconds, 20 on a machine that is too busy."""
 
 _QUIET_START: Final = 0.05
 _QUIET_END: Final = 0.20
 """Parts of the run in which nothing is killed: the last kill's consequences belong into the picture too."""
 _PORT_TAKEN: Final = 0.25
 """Chance that a victim's port is taken by somebody else; else its next life has the same URL."""
+_GRACE_SECONDS: Final = 2.0
 _POLL_SECONDS: Final = 0.1
 
 
@@ -38,6 +39,8 @@ class Strike(msgspec.Struct, frozen=True):
     """Seconds after the beginning."""
     worker: str
     port_taken: bool
+    grace: float
+    """Seconds that a victim which had to be waited for may serve first."""
 
 
 class Schedule(msgspec.Struct, frozen=True):
@@ -71,7 +74,9 @@ def make_schedule(seed: int, *, workers: Sequence[str], seconds: float, kills: i
     rng = random.Random(seed)  # noqa: S311 - chance that can be repeated is the point
     first, last = seconds * _QUIET_START, seconds * (1 - _QUIET_END)
     moments = sorted(rng.uniform(first, last) for _ in range(kills))
-    strikes = tuple(Strike(at, rng.choice(workers), rng.random() < _PORT_TAKEN) for at in moments)
+    strikes = tuple(
+        Strike(at, rng.choice(workers), rng.random() < _PORT_TAKEN, rng.uniform(0, _GRACE_SECONDS)) for at in moments
+    )
     return Schedule(strikes, rng.uniform(0.4, 0.6) * seconds)
 
 
@@ -115,34 +120,39 @@ class Chaos:
     async def _strike(self, strike: Strike) -> bool:
         """Kill a life of the victim that was not killed before; False if there is none within `VICTIM_SECONDS`."""
         until = time.monotonic() + VICTIM_SECONDS
-        killed = {(kill.worker, kill.incarnation) for kill in self.kills}
         waited = False
         while time.monotonic() < until:
-            victim = await self._find(strike.worker)
-            if (
-                victim is not None
-                and (strike.worker, victim.incarnation) not in killed
-                and (victim.serving or not waited)
-            ):
-                at = time.time()
-                with contextlib.suppress(ProcessLookupError):  # it died by itself meanwhile
-                    os.kill(victim.pid, signal.SIGKILL)
-                    taken = strike.port_taken and victim.address is not None and await self._take(victim.address)
-                    port = "; its port is somebody else's now" if taken else ""
-                    self._tell(f"killed {strike.worker} {victim.incarnation} (pid {victim.pid}){port}")
-                    self.kills.append(
-                        Kill(
-                            worker=strike.worker,
-                            incarnation=victim.incarnation,
-                            pid=victim.pid,
-                            at=at,
-                            port_taken=taken,
-                        )
-                    )
+            victim = await self._fresh(strike.worker)
+            if victim is not None and (victim.serving or not waited):
+                await asyncio.sleep(strike.grace if waited else 0)
+                if await self._kill(strike, victim):
                     return True
             waited = True
             await asyncio.sleep(_POLL_SECONDS)
         return False
+
+    async def _kill(self, strike: Strike, victim: Victim) -> bool:
+        """False if it had died by itself."""
+        at = time.time()
+        try:
+            os.kill(victim.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        taken = strike.port_taken and victim.address is not None and await self._take(victim.address)
+        self.kills.append(
+            Kill(worker=strike.worker, incarnation=victim.incarnation, pid=victim.pid, at=at, port_taken=taken)
+        )
+        port = "; its port is somebody else's now" if taken else ""
+        self._tell(f"killed {strike.worker} {victim.incarnation} (pid {victim.pid}){port}")
+        return True
+
+    async def _fresh(self, worker: str) -> Victim | None:
+        """The life of a worker, if it has one that was not killed here."""
+        victim = await self._find(worker)
+        killed = victim is not None and any(
+            (k.worker, k.incarnation) == (worker, victim.incarnation) for k in self.kills
+        )
+        return None if killed else victim
 
     async def _take(self, address: HostAndPort) -> bool:
         """Become a stranger on the dead worker's port, who hangs up on everybody."""

@@ -45,7 +45,7 @@ POOL: Final = "rollout"
 PROXY: Final = "router"
 READY_SECONDS: Final = 60.0
 """For all workers to serve and to be registered."""
-CONVERGE_SECONDS: Final = 20.0
+CONVERGE_SECONDS: Final = 60.0
 """After the time is over, for everything to be as it should; then the run is judged as it is."""
 REQUESTS_PER_WORKER: Final = 6.0
 """Per second."""
