@@ -16,8 +16,8 @@ PYTHON ?=
 ARGS ?=
 BIN := .venv/bin
 STAMP := .venv/.setup-done
-# The modules that write generated pages, in order; each is run as `python -m MODULE`.
-DOCS_MODULES ?= rollbook.projections.transitions
+# The pages that are generated: page:module, each made by `python -m MODULE > docs/page.md`.
+PAGES := transitions:rollbook.projections.transitions configuration:rollbook.adapters.settings.reference
 
 # nats-server, sglang-router and rollbook itself are found in .venv, also by the programs that make starts.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -76,7 +76,11 @@ bench: setup
 	'$(BIN)/python' -m bench $(ARGS)
 
 docs: setup
-	@set -eu; for module in $(DOCS_MODULES); do echo "$$module"; '$(BIN)/python' -m "$$module"; done
+	@set -eu; for page in $(PAGES); do \
+	    '$(BIN)/python' -m "$${page#*:}" > "docs/$${page%%:*}.md.new"; \
+	    mv "docs/$${page%%:*}.md.new" "docs/$${page%%:*}.md"; \
+	    echo "docs/$${page%%:*}.md"; \
+	done
 
 clean:
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
