@@ -1,0 +1,128 @@
+"""Admission: what is asked before an add, in which order, and that a silent answer is no answer."""
+
+import asyncio
+
+import pytest
+from support.core import folded
+from support.fleet import Fleet, W, on_virtual_time
+
+from rollbook.events import WeightsLoaded, WeightsPublished, WorkerUp
+from rollbook.projections.admission import Admission
+from rollbook.projections.gates import Gate, Held
+from rollbook.projections.policy import Policy, PoolPolicy
+from rollbook.projections.ports import HostAndPort
+
+UP = WorkerUp(worker=W, incarnation=2)
+
+
+def admission(fleet, *facts, pool=None):
+    state = folded(*(facts or (UP,)))
+    policy = Policy(fleet="f", pools={"rollout": pool or PoolPolicy()}, proxies={}, reconcile=fleet.policy.reconcile)
+    return Admission(policy, lambda: state.roster, fleet.provider, fleet.readiness), state
+
+
+async def gate_of(asked, incarnation=2, canonical=str):
+    found = await asked.locate(W, incarnation, canonical)
+    return found.gate if isinstance(found, Held) else found
+
+
+@on_virtual_time
+async def test_gates_are_asked_in_their_order_and_each_time_anew():
+    """[I6]: nothing is kept from one question to the next."""
+    fleet = Fleet()
+    asked, state = admission(fleet, UP, WeightsPublished(pool="rollout", version=3))
+    assert await gate_of(asked) is Gate.WEIGHTS_CURRENT
+    state.roster.workers[W].weights = 3
+    assert (await asked.locate(W, 2, str)) == Held(Gate.ADDRESS_KNOWN, "the provider does not know it")
+    fleet.place(incarnation=1)
+    assert "answers for incarnation 1" in (await asked.locate(W, 2, str)).reason
+    fleet.place(incarnation=2)
+    assert await gate_of(asked) == "http://10.0.0.1:8000"
+    fleet.place(incarnation=2, port=9000)
+    assert await gate_of(asked) == "http://10.0.0.1:9000"
+    fleet.provider.kill(W)
+    assert "dead" in (await asked.locate(W, 2, str)).reason
+
+
+@on_virtual_time
+async def test_another_life_than_the_current_one_is_not_located():
+    """[I2]."""
+    fleet = Fleet()
+    asked, _ = admission(fleet)
+    fleet.place(incarnation=2)
+    for incarnation in (1, 3):
+        assert await gate_of(asked, incarnation) is Gate.SERVING
+    assert (await asked.locate("nobody", 1, str)).gate is Gate.SERVING
+
+
+@on_virtual_time
+async def test_a_life_that_ends_while_its_address_is_asked_for_is_held_back():
+    """[I2]: even if the provider answers for any life."""
+    fleet = Fleet()
+    asked, state = admission(fleet)
+    fleet.place(incarnation=0)
+    fleet.provider.seconds = 1
+    asking = asyncio.create_task(asked.locate(W, 2, str))
+    await asyncio.sleep(0.5)
+    state.roster.workers[W].incarnation = 3
+    assert (await asking).reason == "incarnation 2 ended while its address was asked for"
+
+
+@pytest.mark.parametrize(
+    ("available", "seconds", "reason"),
+    [(False, 0, "unavailable"), (True, 60, "the provider gave no answer within 5 s")],
+)
+@on_virtual_time
+async def test_a_provider_that_does_not_answer_says_nothing_about_the_worker(available, seconds, reason):
+    fleet = Fleet()
+    asked, _ = admission(fleet)
+    fleet.place(incarnation=2)
+    fleet.provider.available, fleet.provider.seconds = available, seconds
+    held = await asked.locate(W, 2, str)
+    assert (held.gate, reason in held.reason) == (Gate.ADDRESS_KNOWN, True)
+
+
+@on_virtual_time
+async def test_the_proxys_spelling_is_used_and_what_it_cannot_spell_is_held_back():
+    fleet = Fleet()
+    fleet.provider.place(W, incarnation=2, addresses={"primary": HostAndPort("TEN.example", 80)})
+    asked, _ = admission(fleet)
+    assert await gate_of(asked, canonical=fleet.proxy.canonical_url) == "http://ten.example"
+
+    def refuse(url):
+        raise ValueError("a fragment")
+
+    assert (await asked.locate(W, 2, refuse)).reason == "'http://TEN.example:80' cannot be registered: a fragment"
+
+
+@on_virtual_time
+async def test_readiness_is_asked_at_the_path_of_the_pool():
+    fleet = Fleet()
+    url = fleet.place(incarnation=2)
+    paths = []
+    check = fleet.readiness.check
+
+    async def noted(url, path):
+        paths.append(path)
+        return await check(url, path)
+
+    fleet.readiness.check = noted
+    asked, _ = admission(fleet, pool=PoolPolicy(ready_path="/ready"))
+    assert await asked.ready(W, url) is None
+    fleet.readiness.serve(url, "503 busy")
+    assert await asked.ready(W, url) == Held(Gate.READY, "503 busy")
+    fleet.readiness.seconds = 60
+    assert await asked.ready(W, url) == Held(Gate.READY, "GET /ready: no answer within 5 s")
+    nothing, _ = admission(fleet, pool=PoolPolicy(ready_path=None))
+    assert await nothing.ready(W, url) is None
+    assert paths == ["/ready"] * 3
+
+
+@on_virtual_time
+async def test_weights_at_the_bar_pass():
+    fleet = Fleet()
+    fleet.place(incarnation=2)
+    asked, _ = admission(
+        fleet, UP, WeightsPublished(pool="rollout", version=3), WeightsLoaded(worker=W, incarnation=2, version=3)
+    )
+    assert await gate_of(asked) == "http://10.0.0.1:8000"

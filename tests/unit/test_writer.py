@@ -1,0 +1,178 @@
+"""The fenced writer of one proxy's subject: in order, once, and only as long as nobody else writes there."""
+
+import asyncio
+
+import pytest
+from support.core import FLEET
+from support.fleet import Fleet, on_virtual_time
+
+from rollbook.adapters.memory.faults import LogFaults
+from rollbook.events import LeadershipTaken, ProxyReachable
+from rollbook.projections.resources import Resources
+from rollbook.projections.writer import MOST_IN_A_BATCH, Deposed, FencedWriter
+
+
+def writer(fleet, owner="one", proxy="a"):
+    resources = Resources(
+        log=fleet.log,
+        snapshots=fleet.snapshots,
+        leadership=None,
+        provider=fleet.provider,
+        readiness=fleet.readiness,
+        clock=fleet.clock,
+        ids=fleet.ids,
+        rng=fleet.rng,
+        owner=owner,
+    )
+    return FencedWriter(proxy, FLEET, resources)
+
+
+def fact(number):
+    return ProxyReachable(proxy="a", version=str(number))
+
+
+def versions(fleet):
+    return [int(found.version) for found in fleet.facts(ProxyReachable)]
+
+
+def count_appends(fleet):
+    """How many drafts each append had."""
+    sizes, append = [], fleet.log.append
+
+    async def counted(drafts, *, expect=None):
+        sizes.append(len(drafts))
+        return await append(drafts, expect=expect)
+
+    fleet.log.append = counted
+    return sizes
+
+
+@on_virtual_time
+async def test_facts_of_many_go_in_order_and_together_while_an_append_is_under_way():
+    fleet = Fleet()
+    fleet.log.faults = LogFaults(slowest_append=0.1)
+    one = writer(fleet)
+    await one.take_over("one", 1)
+    sizes = count_appends(fleet)
+    sequences = await asyncio.gather(*(one.write(fact(number)) for number in range(MOST_IN_A_BATCH + 100)))
+    assert versions(fleet) == list(range(MOST_IN_A_BATCH + 100))
+    assert sequences == list(range(2, MOST_IN_A_BATCH + 102))
+    assert sizes == [MOST_IN_A_BATCH, 100]
+
+
+@on_virtual_time
+async def test_several_facts_at_once_give_the_last_ones_sequence():
+    fleet = Fleet()
+    one = writer(fleet)
+    assert await one.take_over("one", 1) == 1
+    assert await one.write(fact(1), fact(2), fact(3)) == 4
+
+
+@on_virtual_time
+async def test_what_is_unknown_is_appended_again_and_stored_once():
+    """[I5]."""
+    fleet = Fleet()
+    one = writer(fleet)
+    await one.take_over("one", 1)
+    fleet.log.faults = LogFaults(refuse=0.3, lose_answer=0.3, store_late=0.2, latest=2, slowest_append=0.2)
+    await asyncio.gather(*(one.write(fact(number)) for number in range(20)))
+    for number in range(20, 30):
+        await one.write(fact(number))
+    fleet.log.faults = LogFaults()
+    await asyncio.sleep(10)
+    assert versions(fleet) == list(range(30))
+    assert one.writable
+
+
+@on_virtual_time
+async def test_it_waits_while_the_log_is_away_and_says_so():
+    fleet = Fleet()
+    one = writer(fleet)
+    await one.take_over("one", 1)
+    fleet.log.cut_off()
+    writing = asyncio.create_task(one.write(fact(1)))
+    await asyncio.sleep(60)
+    assert (writing.done(), one.writable) == (False, False)
+    fleet.log.available = True
+    assert await writing == 2
+    assert one.writable
+
+
+@on_virtual_time
+async def test_everyone_who_waits_learns_that_somebody_else_writes():
+    """[I7]: and nothing of it is stored."""
+    fleet = Fleet()
+    one, two = writer(fleet, "one"), writer(fleet, "two")
+    await one.take_over("one", 1)
+    await one.write(fact(1))
+    await two.take_over("two", 2)
+    ended = await asyncio.gather(*(one.write(fact(number)) for number in range(5)), return_exceptions=True)
+    assert [type(exc) for exc in ended] == [Deposed] * 5
+    assert await two.write(fact(7)) == 4
+    assert versions(fleet) == [1, 7]
+    with pytest.raises(Deposed):
+        await one.write(fact(8))
+
+
+@on_virtual_time
+async def test_taking_over_goes_on_until_it_has_the_last_word():
+    """Its predecessor still writes, and answers are lost."""
+    fleet = Fleet()
+    one, two = writer(fleet, "one"), writer(fleet, "two")
+    await one.take_over("one", 1)
+    fleet.log.faults = LogFaults(slowest_append=0.05, lose_answer=0.3)
+
+    async def predecessor():
+        for number in range(1000):
+            await one.write(fact(number))
+
+    writing = asyncio.create_task(predecessor())
+    await asyncio.sleep(1)
+    await two.take_over("two", 2)
+    with pytest.raises(Deposed):
+        await writing
+    fleet.log.faults = LogFaults()
+    taken = next(r.sequence for r in fleet.recorded() if isinstance(r.fact, LeadershipTaken) and r.fact.owner == "two")
+    assert await two.write(fact(5000)) == len(fleet.log.messages)
+    assert {r.source for r in fleet.recorded() if r.sequence > taken} == {f"rollbook://{FLEET}/two"}
+
+
+@on_virtual_time
+async def test_proxies_do_not_disturb_each_other():
+    fleet = Fleet()
+    one, other = writer(fleet), writer(fleet, proxy="b")
+    await one.take_over("one", 1)
+    await other.take_over("one", 1)
+    for number in range(3):
+        await one.write(fact(number))
+        await other.write(ProxyReachable(proxy="b"))
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), KeyError("another")])
+@on_virtual_time
+async def test_an_error_of_the_log_that_is_not_ours_reaches_everyone_who_waits(error):
+    fleet = Fleet()
+    one = writer(fleet)
+    await one.take_over("one", 1)
+
+    async def broken(drafts, *, expect=None):
+        raise error
+
+    fleet.log.append = broken
+    ended = await asyncio.gather(*(one.write(fact(number)) for number in range(3)), return_exceptions=True)
+    assert ended == [error] * 3
+
+
+@on_virtual_time
+async def test_closing_leaves_what_was_not_appended():
+    fleet = Fleet()
+    one = writer(fleet)
+    await one.take_over("one", 1)
+    fleet.log.cut_off()
+    writing = asyncio.create_task(one.write(fact(1)))
+    await asyncio.sleep(1)
+    writing.cancel()
+    await one.close()
+    fleet.log.available = True
+    await asyncio.sleep(10)
+    assert versions(fleet) == []
