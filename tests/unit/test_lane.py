@@ -236,3 +236,15 @@ async def test_drift_is_written_when_it_changes():
     await asyncio.sleep(60)
     assert [(drift.missing, drift.foreign) for drift in fleet.facts(DriftFound)[1:]] == [((W,), ()), ((), ())]
     assert [entry[0] for entry in fleet.listed()] == [W]
+
+
+@on_virtual_time
+async def test_drift_that_is_known_is_not_written_again_by_the_next_controller():
+    fleet = Fleet()
+    fleet.proxy.put("http://10.9.9.9:1")
+    await fleet.start()
+    await fleet.until(lambda: fleet.facts(DriftFound))
+    fleet.kill()
+    await fleet.start("two")
+    await asyncio.sleep(60)
+    assert len(fleet.facts(DriftFound)) == 1
