@@ -16,7 +16,7 @@ import msgspec
 
 from rollbook.events import Codec, ProxyFact, Recorded
 from rollbook.projections.fold import State
-from rollbook.projections.ports import Clock, EventLog, HistoryHole, LogError, LogUnavailable, Stored
+from rollbook.projections.ports import Clock, EventLog, HistoryHole, LogError, LogState, LogUnavailable, Stored
 from rollbook.projections.roster import Change
 
 RETRY_SECONDS: Final = 0.5
@@ -24,13 +24,13 @@ RETRY_SECONDS: Final = 0.5
 
 
 class LogRewound(LogError):
-    """The log ends before what was already folded: it lost its tail, or is an older copy."""
+    """The log does not hold what was already folded: it lost its tail, or is an older copy or another log."""
 
-    def __init__(self, folded: int, last: int) -> None:
+    def __init__(self, folded: int, found: str) -> None:
         super().__init__(
-            f"the log ends at sequence {last}, but {folded} was folded already: it lost its tail or was restored from "
-            "an older copy. Start the controller again: it folds the log that is there, and reading the proxies back "
-            "makes the rest right"
+            f"sequence {folded} was folded already, but the log {found}: it lost its tail, was restored from an older "
+            "copy or was made anew. Start the controller again: it folds the log that is there, and reading the "
+            "proxies back makes the rest right"
         )
 
 
@@ -57,6 +57,7 @@ class Projector:
         self._clock = clock
         self._listeners: list[Listener] = []
         self._witnesses: list[Witness] = []
+        self._last: Stored | None = None
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._tickets = itertools.count()
 
@@ -80,9 +81,10 @@ class Projector:
     async def _follow(self) -> None:
         ends = await self._log.state()
         if ends.last_sequence < self.state.sequence:
-            raise LogRewound(self.state.sequence, ends.last_sequence)
+            raise LogRewound(self.state.sequence, f"ends at {ends.last_sequence}")
         if ends.first_sequence > self.state.sequence + 1:
             raise HistoryHole(self.state.sequence + 1, f"it begins at {ends.first_sequence}")
+        await self._recognise(ends)
         batches = self._log.read(self.state.sequence)
         try:
             async for batch in batches:
@@ -94,6 +96,15 @@ class Projector:
         expected = self.state.sequence + 1
         if (await self._log.state()).last_sequence >= expected and await self._log.get(expected) is None:
             raise HistoryHole(expected, "it is missing in the middle")
+
+    async def _recognise(self, ends: LogState) -> None:
+        """Make sure that the log still holds the last message folded: others may stand in the place of a lost tail."""
+        last = self._last
+        if last is None or last.sequence < ends.first_sequence:
+            return
+        found = await self._log.get(last.sequence)
+        if found is None or (found.subject, found.payload) != (last.subject, last.payload):
+            raise LogRewound(last.sequence, "holds another message there")
 
     def _fold(self, batch: Sequence[Stored]) -> bool:
         """Apply a batch; False if a message is missing before its end, and reading must begin anew."""
@@ -107,6 +118,7 @@ class Projector:
                 contiguous = False
                 break
             recorded, change = state.apply(stored, codec)
+            self._last = stored
             for witness in self._witnesses:
                 witness(stored, recorded, change)
             if recorded is not None and not isinstance(recorded.fact, ProxyFact):

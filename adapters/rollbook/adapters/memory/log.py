@@ -46,6 +46,7 @@ class MemoryLog:
         self._window = window
         self._messages: list[Stored] = []
         self._first = 1
+        self._losses = 0
         self._ids: dict[str, int] = {}
         self._last: dict[str, int] = {}
         self._grown = asyncio.Event()
@@ -109,9 +110,12 @@ class MemoryLog:
                 self._messages.append(Stored(sequence, draft.subject, draft.payload, self._clock.now()))
                 self._ids[draft.id] = self._last[draft.subject] = sequence
             sequences.append(sequence)
+        self._wake()
+        return sequences
+
+    def _wake(self) -> None:
         self._grown.set()
         self._grown = asyncio.Event()
-        return sequences
 
     def _known(self, draft: Draft, expect: Mapping[str, int]) -> int | None:
         """The sequence under which the draft is stored already, as far as the log remembers."""
@@ -130,9 +134,10 @@ class MemoryLog:
         """Yield what is above `after` in order, in batches, then what comes; raise `LogUnavailable` when cut off."""
         position = after
         dropped = False
+        losses = self._losses
         while True:
             while position >= self._end:
-                self._check("read")
+                self._check("read", losses)
                 grown = self._grown
                 if dropped:
                     await self._notice(grown)
@@ -141,7 +146,7 @@ class MemoryLog:
             faults, chance = self.faults, self._chance
             if pause := chance.up_to(faults.slowest_delivery):
                 await self._clock.sleep(pause)
-            self._check("read")
+            self._check("read", losses)
             most = faults.most_in_a_batch
             start = max(position + 1 - self._first, 0)
             batch = self._messages[start : start + (most if faults is NO_FAULTS else chance.size(most))]
@@ -187,9 +192,9 @@ class MemoryLog:
         index = sequence - self._first
         return self._messages[index] if 0 <= index < len(self._messages) else None
 
-    def _check(self, what: str) -> None:
-        if not self.available:
-            msg = f"{what}: the log in memory was made unavailable"
+    def _check(self, what: str, losses: int | None = None) -> None:
+        if not self.available or losses not in {None, self._losses}:
+            msg = f"{what}: the log in memory is unavailable, or was another one a moment ago"
             raise LogUnavailable(msg)
 
     # -------------------------------------------------------------- what an operator could do to it
@@ -197,8 +202,7 @@ class MemoryLog:
     def cut_off(self) -> None:
         """Become unavailable, and let those who wait for news see it at once. `available = True` ends it."""
         self.available = False
-        self._grown.set()
-        self._grown = asyncio.Event()
+        self._wake()
 
     def lose_tail(self, last: int) -> None:
         """Forget everything after `last`, as a log restored from an older backup has."""
@@ -212,6 +216,9 @@ class MemoryLog:
         self._reindex()
 
     def _reindex(self) -> None:
+        """Nothing is known any more of what is gone; readers are cut off, as by a server that starts again."""
+        self._losses += 1
+        self._wake()
         held = {stored.sequence for stored in self._messages}
         self._ids = {fact_id: sequence for fact_id, sequence in self._ids.items() if sequence in held}
         self._last = {stored.subject: stored.sequence for stored in self._messages}

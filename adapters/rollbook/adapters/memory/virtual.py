@@ -101,7 +101,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         return process, self.create_task(main, name=name, context=context)
 
     def keep_remains(self, process: Process) -> None:
-        """Hold a killed process's tasks to the end: Python unwinds a task that nobody holds, with its `finally` blocks."""
+        """Hold a killed process's tasks to the end: Python unwinds a task that nobody holds, `finally` and all."""
         self._remains += [task for task in self._tasks() if task.context.get(_process) is process]
 
     def finish(self) -> None:

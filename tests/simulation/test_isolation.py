@@ -1,0 +1,90 @@
+"""[I10] one slow, dead or lying router delays no other router and not the fold."""
+
+import asyncio
+
+import pytest
+from simulation.weather import Weather
+from simulation.world import World
+
+from rollbook.adapters.memory import virtual
+from rollbook.adapters.memory.faults import LogFaults
+from rollbook.adapters.memory.proxy import ProxyFaults
+from rollbook.events import WorkerDown, WorkerUp
+
+pytestmark = pytest.mark.simulation
+
+CALM = Weather(
+    seconds=0.0,
+    rollouts=3,
+    cells=0,
+    proxies=3,
+    observer=False,
+    window=None,
+    log=LogFaults(),
+    routers=(ProxyFaults(),) * 3,
+    untagged=False,
+    crashes=0.0,
+    outages=0.0,
+    garbage=0.0,
+)
+AT_ONCE = 0.1
+"""Virtual seconds: nothing here takes time by itself but the pauses between two looks at a router."""
+
+
+def stall(router):
+    router.stalled = True
+
+
+def vanish(router):
+    router.available = False
+
+
+def slow_down(router):
+    router.faults = ProxyFaults(slowest_call=3.9)
+
+
+def lie(router):
+    router.faults = ProxyFaults(lie=1.0)
+
+
+def fail(router):
+    router.faults = ProxyFaults(fail_job=1.0)
+
+
+@pytest.mark.parametrize("spoil", [stall, vanish, slow_down, lie, fail])
+@pytest.mark.parametrize("when", ["from the start", "later"])
+def test_one_bad_router_delays_no_other(spoil, when):
+    async def main():
+        world = World(f"isolation/{spoil.__name__}", CALM)
+        bad, *good = world.routers.values()
+        background = [asyncio.create_task(author.run()) for author in world.fleet.authors.values()]
+        if when == "from the start":
+            spoil(bad)
+        world.start()
+        await asyncio.sleep(1)
+        for round_ in range(1, 6):
+            if round_ == 3:
+                spoil(bad)
+            for worker in world.fleet.workers.values():
+                if not worker.name.startswith("rollout"):
+                    continue
+                worker.incarnation, worker.alive, worker.serving = round_, True, True
+                world.fleet.place(worker)
+                world.fleet.listen(worker)
+                stored = await world.fleet.say("worker", worker, WorkerUp)
+                await asyncio.sleep(AT_ONCE)
+                assert world.leader.controller.projector.state.sequence >= stored
+                for router in good:
+                    if "rollout" in world.policy.proxies[router.name].pools:
+                        assert (worker.name, round_) in {(entry.worker, entry.incarnation) for entry in router.listed}
+                world.fleet.leave(worker, known=True)
+                await world.fleet.say("health", worker, WorkerDown, evidence="exited")
+                await asyncio.sleep(AT_ONCE)
+                for router in good:
+                    assert worker.name not in {entry.worker for entry in router.listed}
+            await asyncio.sleep(3)
+        for task in background:
+            task.cancel()
+        assert not world.problems
+
+    virtual.run(main())
