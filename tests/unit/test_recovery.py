@@ -231,7 +231,7 @@ async def test_a_log_that_lost_its_tail_ends_the_controller_and_the_next_one_mak
     await asyncio.sleep(5)
     fleet.log.lose_tail(before)
     fleet.log.available = True
-    with pytest.raises(LogRewound, match=f"the log ends at sequence {before}, but"):
+    with pytest.raises(LogRewound, match=rf"the log ends at (sequence )?{before}\b"):
         await fleet.running
     assert fleet.listed() != []
     await fleet.start("two")

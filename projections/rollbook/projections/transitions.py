@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -213,4 +212,4 @@ def _cell(phase: Phase, found: Rule) -> str:
 
 
 if __name__ == "__main__":
-    Path("docs/transitions.md").write_text("\n".join(diagram()) + "\n", encoding="utf-8")
+    print("\n".join(diagram()))  # noqa: T201 - this is the generator of the page
