@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 from collections.abc import AsyncGenerator
 from typing import Any, Final
@@ -30,6 +31,19 @@ KEEP: Final = 3
 """Snapshots: the newest may be torn by a crash, and the one before it may be of a log that lost its end."""
 
 
+class _About(msgspec.Struct):
+    """What the object store notes about an object, as far as it is needed here."""
+
+    nuid: str = ""
+
+
+class _Slot(msgspec.Struct, frozen=True):
+    sequence: int
+    """The bucket's, at which it was completed."""
+    pieces: str
+    """The last token of the subject that its content stands on."""
+
+
 class JetStreamSnapshots:
     """The snapshots of one fleet, in the bucket `ROLLBOOK_<fleet>_snapshots`. Belongs to the client's loop.
 
@@ -42,6 +56,7 @@ class JetStreamSnapshots:
         self._client = client
         self._js = client.jetstream(timeout=timeout)
         self._bucket = f"ROLLBOOK_{validate_name('fleet', fleet)}_snapshots"
+        self._stream = f"OBJ_{self._bucket}"
         self._replicas = replicas
         self._slots = [f"slot-{number}" for number in range(keep)]
         self._timeout = timeout
@@ -50,21 +65,21 @@ class JetStreamSnapshots:
         """Keep it in place of the oldest. Raises `LogUnavailable`."""
         try:
             written = await self._written()
-            slot = next((slot for slot in self._slots if slot not in written), None) or min(
-                written, key=written.__getitem__
-            )
+            free = next((slot for slot in self._slots if slot not in written), None)
+            slot = free or min(written, key=lambda slot: written[slot].sequence)
             async with asyncio.timeout(self._timeout):
                 config = ObjectStoreConfig(description="Rollbook: snapshots of the fold", replicas=self._replicas)
                 store = await self._js.create_object_store(self._bucket, config)
                 await store.put(slot, msgspec.msgpack.encode(snapshot))
-        except (nats.errors.Error, OSError) as exc:
+            await self._sweep()
+        except (nats.errors.Error, OSError, Refused) as exc:
             raise LogUnavailable(f"bucket {self._bucket}: no snapshot was kept: {exc}; the next one is tried") from exc
         _log.info("snapshot.saved", bucket=self._bucket, sequence=snapshot.sequence, bytes=len(snapshot.body))
 
     async def newest_first(self) -> AsyncGenerator[Snapshot]:
         """All that can be read, newest first; the others are skipped with a warning. Raises `LogUnavailable`."""
         written = await self._written()
-        for slot in sorted(written, key=written.__getitem__, reverse=True):
+        for slot in sorted(written, key=lambda slot: written[slot].sequence, reverse=True):
             try:
                 async with asyncio.timeout(self._timeout):
                     store = await self._js.object_store(self._bucket)
@@ -81,19 +96,29 @@ class JetStreamSnapshots:
                 continue
             yield snapshot
 
-    async def _written(self) -> dict[str, int]:
-        """The slots that hold something, with the bucket's sequence at which it was completed."""
-        written: dict[str, int] = {}
+    async def _written(self) -> dict[str, _Slot]:
+        """The slots that hold something."""
+        written: dict[str, _Slot] = {}
         for slot in self._slots:
             name = base64.urlsafe_b64encode(slot.encode()).decode()
             which: dict[str, Any] = {"last_by_subj": f"$O.{self._bucket}.M.{name}"}
             try:
-                answer = await question(
-                    self._client, f"STREAM.MSG.GET.OBJ_{self._bucket}", which, timeout=self._timeout
-                )
+                answer = await question(self._client, f"STREAM.MSG.GET.{self._stream}", which, timeout=self._timeout)
             except Refused as exc:
                 if exc.err_code in {api.NO_STREAM, api.NO_MESSAGE}:
                     continue
                 raise LogUnavailable(f"bucket {self._bucket}: {exc.description}") from exc
-            written[slot] = answer["message"]["seq"]
+            message = answer["message"]
+            with contextlib.suppress(msgspec.MsgspecError):
+                about = msgspec.json.decode(base64.b64decode(message.get("data") or ""), type=_About)
+                written[slot] = _Slot(message["seq"], about.nuid)
         return written
+
+    async def _sweep(self) -> None:
+        """Remove the pieces of saves that were broken off. Raises `Refused`, `LogUnavailable`."""
+        pieces = f"$O.{self._bucket}.C."
+        whole = {pieces + slot.pieces for slot in (await self._written()).values()}
+        body = {"subjects_filter": f"{pieces}>"}
+        info = await question(self._client, f"STREAM.INFO.{self._stream}", body, timeout=self._timeout)
+        for subject in set(info["state"].get("subjects") or {}) - whole:
+            await question(self._client, f"STREAM.PURGE.{self._stream}", {"filter": subject}, timeout=self._timeout)
