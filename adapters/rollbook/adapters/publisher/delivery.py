@@ -6,18 +6,16 @@ did is found in the entry (`attempt`) or in the log (its id). So each procedure 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
-from rollbook.adapters.publisher.acks import read_ack
 from rollbook.adapters.publisher.entry import Attempt, Entry, Fence, LifeNumber
 from rollbook.adapters.publisher.errors import IncarnationUnknown, Refused
+from rollbook.adapters.publisher.link import Link
 from rollbook.adapters.publisher.memory import Memory
 from rollbook.adapters.publisher.reader import Reader
 from rollbook.adapters.publisher.receipt import Superseded
-from rollbook.adapters.publisher.wire import Wire
 from rollbook.events import Codec, Draft, WorkerFact
 from rollbook.events.subjects import operator_worker_subject
 from rollbook.projections.ports import AppendConflict
@@ -31,14 +29,12 @@ _MAX_HEADERS: Final = 512
 class Delivery:
     """Brings one fact into the log, or finds out why it does not belong there."""
 
-    def __init__(
-        self, codec: Codec, publisher: str, *, reader: Reader, memory: Memory, wire: Callable[[], Wire]
-    ) -> None:
+    def __init__(self, codec: Codec, publisher: str, *, reader: Reader, memory: Memory, link: Link) -> None:
         self._codec = codec
         self._publisher = publisher
         self._reader = reader
         self._memory = memory
-        self._wire = wire
+        self._link = link
 
     def is_plain(self, entry: Entry, now: float) -> bool:
         """Whether it can be sent as it is, without asking the log for anything."""
@@ -54,7 +50,7 @@ class Delivery:
     def draft(self, entry: Entry, *, incarnation: int | None = None, seen: int | None = None) -> Draft:
         """The fact as bytes, for this server. Raises `InvalidFact` and its kin, or `Refused` if it is too large."""
         draft = self.encode(entry, incarnation=incarnation, seen=seen)
-        limit = self._wire().max_payload - _MAX_HEADERS
+        limit = self._link.client().max_payload - _MAX_HEADERS
         if len(draft.payload) > limit:
             raise Refused(f"{entry.what} has {len(draft.payload)} bytes and this NATS takes {limit}; make it smaller")
         return draft
@@ -113,7 +109,7 @@ class Delivery:
             if stored:
                 return stored
         seen = await self._own_chain(entry) if self._memory.revives_own_down(entry) else None
-        return await self._publish(self.draft(entry, seen=seen), None)
+        return await self._append(self.draft(entry, seen=seen))
 
     async def _numbered(self, entry: Entry, life: LifeNumber) -> int:
         """The first fact of a life: the last number on the subject plus one, if nobody else was quicker."""
@@ -125,13 +121,12 @@ class Delivery:
                 entry.attempt = Attempt(draft, census.sequence, number)
             attempt = entry.attempt
             try:
-                sequence = await self._publish(attempt.draft, attempt.expected)
+                sequence = await self._append(attempt.draft, expected=attempt.expected)
             except AppendConflict:
-                sequence = await self._find(entry.subject, attempt.expected, entry.receipt.id)
-            if sequence:
+                entry.attempt = None
+            else:
                 life.value = attempt.incarnation
                 return sequence
-            entry.attempt = None
 
     async def _fenced(self, entry: Entry, fence: Fence) -> int | Superseded:
         """A verdict: only if nobody else spoke about the worker since the check began.
@@ -150,11 +145,11 @@ class Delivery:
                 if not self._memory.is_own(operators, message.id):
                     return Superseded(worker, message.sequence)
             try:
-                return await self._publish(self.draft(entry, seen=expected), expected)
+                return await self._append(self.draft(entry, seen=expected), expected=expected)
             except AppendConflict:
                 since = await self._reader.after(entry.subject, expected)
             for message in since:
-                if message.id == entry.receipt.id:
+                if message.id == entry.receipt.id:  # a copy that was still on its way when the log was asked for it
                     return message.sequence
                 if not self._memory.is_own(entry.subject, message.id):
                     return Superseded(worker, message.sequence)
@@ -173,11 +168,11 @@ class Delivery:
         """The sequence of the fact with this id, 0 if it is not on `subject` after that sequence."""
         return next((one.sequence for one in await self._reader.after(subject, after) if one.id == fact_id), 0)
 
-    async def _publish(self, draft: Draft, expected: int | None) -> int:
-        headers = {"Nats-Msg-Id": draft.id}
-        if expected is not None:
-            headers["Nats-Expected-Last-Subject-Sequence"] = str(expected)
-        return read_ack(await self._wire().ask(draft.subject, draft.payload, headers), draft.subject, expected)
+    async def _append(self, draft: Draft, *, expected: int | None = None) -> int:
+        """Its sequence, also if it was stored already. Raises `AppendConflict` if somebody else wrote meanwhile."""
+        expect = {} if expected is None else {draft.subject: expected}
+        (sequence,) = await self._link.log().append([draft], expect=expect)
+        return sequence
 
 
 def _worker_fact(entry: Entry) -> WorkerFact:

@@ -66,9 +66,8 @@ class Life:
         self.name = name
         self.ended = False
         """Whether this publisher said that the process is gone (down as `exited` or `actor_dead`, or retired)."""
-        self.identity = identity
-        """Said with every fact of this life."""
         self._accept = accept
+        self._identity = identity
         self._number = LifeNumber(number)
         self._first: Receipt[int] | None = None
 
@@ -98,11 +97,11 @@ class Life:
 
     def up(self) -> Receipt[int]:
         """It can serve."""
-        return self._say(WorkerUp, checked=True)
+        return self.say(WorkerUp, checked=True)
 
     def down(self, *, evidence: Evidence = "exited", reason: str = "") -> Receipt[int]:
         """This life is over, or cannot serve until it is up again."""
-        return self._say(WorkerDown, checked=is_simple(evidence, reason), evidence=evidence, reason=reason)
+        return self.say(WorkerDown, checked=is_simple(evidence, reason), evidence=evidence, reason=reason)
 
     def suspended(self, *, reason: str = "", until: str | None = None) -> Receipt[int]:
         """Asleep on purpose. `until` is RFC 3339."""
@@ -126,12 +125,16 @@ class Life:
 
     def publish(self, fact: type[WorkerFact], /, **fields: Any) -> Receipt[int]:
         """Any fact about this life: its class and own fields, as in `life.publish(WorkerSuspected, reason="slow")`."""
-        return self._say(fact, checked=False, **fields)
+        return self.say(fact, **fields)
 
-    def _say(self, fact: type[WorkerFact], /, *, checked: bool, **fields: Any) -> Receipt[int]:
-        identity = self.identity
-        made = fact(worker=self.name, incarnation=self._number.value, **identity, **fields)
-        receipt = self._accept(made, life=self._number, checked=checked and not identity)
+    def say(
+        self, fact: type[WorkerFact], /, *, identity: Identity | None = None, checked: bool = False, **fields: Any
+    ) -> Receipt[int]:
+        """For the publisher: `identity` is said from now on, and `checked` that the fields are certainly valid."""
+        known = {**self._identity, **identity} if identity else self._identity
+        made = fact(worker=self.name, incarnation=self._number.value, **known, **fields)
+        receipt = self._accept(made, life=self._number, checked=checked and not known)
+        self._identity = known
         if not self._number.value and (self._first is None or self._first.error is not None):
             self._first = receipt
         if ends_for_good(made):

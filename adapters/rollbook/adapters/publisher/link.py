@@ -10,12 +10,16 @@ from typing import Final
 
 import structlog
 
+from rollbook.adapters.jetstream.client import Client
 from rollbook.adapters.jetstream.connection import Connection, connect
+from rollbook.adapters.jetstream.log import JetStreamLog
 from rollbook.adapters.publisher.wire import Wire
 from rollbook.projections.ports import LogError, LogUnavailable
 
 _log = structlog.get_logger(__name__)
 
+ASK_WITHIN: Final = 2.0
+"""Seconds for one question to the log."""
 _CONNECT_WITHIN: Final = 5.0
 """Seconds for one attempt, within which the client itself tries every 0.2 s."""
 _REFUSED_PAUSE: Final = 2.0
@@ -31,12 +35,14 @@ class Link:
     def __init__(
         self,
         connection: Connection,
+        fleet: str,
         name: str,
         *,
         on_connected: Callable[[], None],
         on_trouble: Callable[[LogError], None],
     ) -> None:
         self._connection = connection
+        self._fleet = fleet
         self._name = name
         self._on_connected = on_connected
         self._on_trouble = on_trouble
@@ -47,13 +53,21 @@ class Link:
     def connected(self) -> bool:
         """Whether NATS is connected now. Any thread."""
         wire = self._wire
-        return wire is not None and wire.connected
+        return wire is not None and wire.client.is_connected
 
     def wire(self) -> Wire:
-        """The connection. Raises `LogUnavailable` if there is none."""
-        if self._wire is None or not self._wire.connected:
+        """To publish and read in bulk. Raises `LogUnavailable` if there is no connection."""
+        if self._wire is None or not self._wire.client.is_connected:
             raise LogUnavailable(f"NATS at {self._connection.url} is not connected")
         return self._wire
+
+    def client(self) -> Client:
+        """The connection. Raises `LogUnavailable` if there is none."""
+        return self.wire().client
+
+    def log(self) -> JetStreamLog:
+        """The fleet's log. Raises `LogUnavailable` if there is no connection."""
+        return JetStreamLog(self.client(), self._fleet, timeout=ASK_WITHIN)
 
     async def keep(self) -> None:
         """Connect, and connect again, until cancelled."""
@@ -67,11 +81,15 @@ class Link:
                     self._on_trouble(exc)
                     await asyncio.sleep(0 if isinstance(exc, LogUnavailable) else _REFUSED_PAUSE)
                     continue
+                except Exception:  # noqa: BLE001 - without this loop nothing would be sent, and nobody would know why
+                    _log.exception("publisher.connection.failed", server=self._connection.url)
+                    await asyncio.sleep(_REFUSED_PAUSE)
+                    continue
                 client.reconnections.add(self._reconnected)
                 _log.info("publisher.connected", server=self._connection.url, publisher=self._name)
                 self._wire = wire
                 self._on_connected()
-                while not wire.finished:
+                while not wire.client.is_closed:
                     await asyncio.sleep(_TICK)
                     wire.lose_overdue(time.monotonic())
                 self.reconnects += 1

@@ -6,7 +6,7 @@ from collections import deque
 from typing import Final
 
 from rollbook.adapters.publisher.entry import Entry
-from rollbook.events import WorkerDown, WorkerFact, WorkerUp
+from rollbook.events import RecoveryStarted, WorkerDown, WorkerFact, WorkerUp
 
 _REMEMBERED: Final = 16
 """Own ids kept per subject. A probe during which more facts of one's own were stored counts as superseded."""
@@ -22,6 +22,7 @@ class Memory:
         """The highest sequence of the stream that this publisher knows."""
         self._own: dict[str, deque[str]] = {}
         self._own_down: dict[str, int] = {}
+        """By subject: the last fact of one's own that takes the worker down."""
 
     def stored(self, entry: Entry, sequence: int) -> None:
         """A fact of one's own stands in the log."""
@@ -30,7 +31,7 @@ class Memory:
         fact = entry.fact
         if isinstance(fact, WorkerFact):
             self.known[fact.worker] = max(sequence, self.known.get(fact.worker, 0))
-            if isinstance(fact, WorkerDown):
+            if isinstance(fact, WorkerDown | RecoveryStarted):
                 self._own_down[entry.subject] = sequence
 
     def is_own(self, subject: str, fact_id: str) -> bool:

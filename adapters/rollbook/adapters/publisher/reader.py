@@ -1,27 +1,25 @@
 """What a publisher asks the log: who spoke last about a worker, what was said since, which life is the current one.
 
-A question is put to the stream's leader for the last sequence; the messages themselves may come from any replica, so a
-replica that lags behind the leader's answer counts as no answer.
+The last sequence is asked of the stream's leader; the messages themselves may come from any replica, a thousand at a
+time, so a replica that lags behind the leader's answer counts as no answer.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
-from rollbook.adapters.publisher.wire import Answer, Wire
+from rollbook.adapters.jetstream.api import Refused, question
+from rollbook.adapters.publisher.link import ASK_WITHIN, Link
+from rollbook.adapters.publisher.wire import Answer
 from rollbook.events import Codec, Fact, Undecodable, UnknownFact, WorkerFact, stream_name, worker_subject
 from rollbook.events.facts.base import Incarnation
 from rollbook.events.times import parse_rfc3339
 from rollbook.projections.ports import LogUnavailable
 
 _BATCH: Final = 1000
-_NO_MESSAGE: Final = 10037
-_NO_STREAM: Final = 10059
-"""JetStream's error numbers."""
 
 
 class Found(msgspec.Struct, frozen=True, gc=False):
@@ -45,26 +43,6 @@ class Census(msgspec.Struct, frozen=True, gc=False):
     """When its first fact was stored, by the log's clock."""
 
 
-class _Error(msgspec.Struct):
-    err_code: int = 0
-    description: str = ""
-
-
-class _Message(msgspec.Struct):
-    seq: int
-    time: str
-
-
-class _Last(msgspec.Struct):
-    message: _Message | None = None
-    error: _Error | None = None
-
-
-class _Info(msgspec.Struct):
-    ts: str = ""
-    error: _Error | None = None
-
-
 class _Numbered(msgspec.Struct):
     incarnation: Incarnation
 
@@ -72,37 +50,26 @@ class _Numbered(msgspec.Struct):
 class Reader:
     """Asks through whatever connection there is. Every method raises `LogUnavailable` when there is no answer."""
 
-    def __init__(self, codec: Codec, wire: Callable[[], Wire]) -> None:
+    def __init__(self, codec: Codec, link: Link) -> None:
         self._codec = codec
-        self._wire = wire
+        self._link = link
         self._stream = stream_name(codec.fleet)
         self._census: dict[str, Census] = {}
 
     async def last(self, subject: str) -> tuple[int, float]:
         """Sequence of the last message on `subject` and when it was stored; zeros if there is none."""
-        answer = await self._api(f"STREAM.MSG.GET.{self._stream}", {"last_by_subj": subject})
-        got = msgspec.json.decode(answer.payload, type=_Last)
-        if got.error is not None and got.error.err_code == _NO_MESSAGE:
-            return 0, 0.0
-        if got.message is None:
-            raise LogUnavailable(f"stream {self._stream} cannot be read: {_explain(got.error)}")
-        return got.message.seq, parse_rfc3339(got.message.time)
+        stored = await self._link.log().last(subject)
+        return (stored.sequence, stored.stored_at) if stored is not None else (0, 0.0)
 
     async def after(self, subject: str, sequence: int) -> list[Found]:
         """All messages on `subject` above `sequence`, in order."""
         return await self._between(subject, sequence, (await self.last(subject))[0])
 
-    async def _between(self, subject: str, sequence: int, last: int) -> list[Found]:
-        found: list[Found] = []
-        while (reached := found[-1].sequence if found else sequence) < last:
-            batch = await self._batch(subject, reached + 1)
-            if not batch:
-                raise LogUnavailable(f"the replica of {self._stream} that answered lags behind its leader")
-            found += batch
-        return found
-
     async def census(self, worker: str) -> Census:
-        """The lives of `worker`. Only what is new since the last question is read."""
+        """The lives of `worker`. Only what is new since the last question is read.
+
+        All of the subject counts and not only its last message, which may be a late fact about an earlier life.
+        """
         subject = worker_subject(self._codec.fleet, worker)
         known = self._census.get(worker, Census())
         last, _ = await self.last(subject)
@@ -118,12 +85,20 @@ class Reader:
 
         The log stamped its answer before it came in, so its clock is at least this far.
         """
-        answer = await self._api(f"STREAM.INFO.{self._stream}", {})
-        arrived = time.monotonic()
-        got = msgspec.json.decode(answer.payload, type=_Info)
-        if not got.ts:
-            raise LogUnavailable(f"stream {self._stream} does not tell the time: {_explain(got.error)}")
-        return parse_rfc3339(got.ts) - arrived
+        try:
+            info: Any = await question(self._link.client(), f"STREAM.INFO.{self._stream}", timeout=ASK_WITHIN)
+            return parse_rfc3339(info["ts"]) - time.monotonic()
+        except (Refused, LookupError, ValueError) as exc:
+            raise LogUnavailable(f"stream {self._stream} does not tell the time ({exc})") from exc
+
+    async def _between(self, subject: str, sequence: int, last: int) -> list[Found]:
+        found: list[Found] = []
+        while (reached := found[-1].sequence if found else sequence) < last:
+            batch = await self._batch(subject, reached + 1)
+            if not batch:
+                raise LogUnavailable(f"the replica of {self._stream} that answered lags behind its leader")
+            found += batch
+        return found
 
     def _count(self, known: Census, message: Found, subject: str) -> Census:
         """`known` and one more message. Whatever is not a fact of ours counts for nothing."""
@@ -137,37 +112,21 @@ class Reader:
         return msgspec.structs.replace(known, sequence=message.sequence)
 
     async def _batch(self, subject: str, sequence: int) -> list[Found]:
-        question = msgspec.json.encode({"next_by_subj": subject, "seq": sequence, "batch": _BATCH})
-        wire = self._wire()
-        answers = await wire.ask_for_many(f"$JS.API.DIRECT.GET.{self._stream}", question, lambda one: one.status > 0)
+        asked = msgspec.json.encode({"next_by_subj": subject, "seq": sequence, "batch": _BATCH})
+        wire = self._link.wire()
+        answers = await wire.ask_for_many(f"$JS.API.DIRECT.GET.{self._stream}", asked, lambda one: one.status > 0)
         end = answers.pop()
         if end.status not in {204, 404}:
             raise LogUnavailable(
-                f"{self._stream} cannot be read directly (status {end.status}): its stream must have allow_direct set"
+                f"stream {self._stream} cannot be read directly (status {end.status}): set allow_direct"
             )
         return [_found(answer) for answer in answers]
-
-    async def _api(self, call: str, question: dict[str, Any]) -> Answer:
-        answer = await self._wire().ask(f"$JS.API.{call}", msgspec.json.encode(question))
-        if answer.status:
-            raise LogUnavailable(f"JetStream does not answer (status {answer.status})")
-        return answer
-
-
-def _explain(error: _Error | None) -> str:
-    if error is not None and error.err_code == _NO_STREAM:
-        return "there is none; it is made when the fleet's controller starts"
-    return error.description if error is not None else "an answer of another shape"
 
 
 def _found(answer: Answer) -> Found:
     headers = answer.headers()
-    return Found(
-        int(headers["Nats-Sequence"]),
-        headers.get("Nats-Msg-Id", ""),
-        parse_rfc3339(headers["Nats-Time-Stamp"]),
-        answer.payload,
-    )
+    stored_at = parse_rfc3339(headers["Nats-Time-Stamp"])
+    return Found(int(headers["Nats-Sequence"]), headers.get("Nats-Msg-Id", ""), stored_at, answer.payload)
 
 
 def _incarnation_of(fact: Fact) -> int:

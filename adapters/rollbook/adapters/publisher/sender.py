@@ -19,13 +19,12 @@ import msgspec
 import structlog
 
 from rollbook.adapters.jetstream.connection import Connection
-from rollbook.adapters.publisher.acks import read_ack
 from rollbook.adapters.publisher.delivery import Delivery
 from rollbook.adapters.publisher.entry import Entry, Fence
-from rollbook.adapters.publisher.errors import IncarnationUnknown, NotSent
+from rollbook.adapters.publisher.errors import IncarnationUnknown, NotSent, PublisherClosed
 from rollbook.adapters.publisher.intake import Intake
 from rollbook.adapters.publisher.lanes import Lanes
-from rollbook.adapters.publisher.link import Link
+from rollbook.adapters.publisher.link import ASK_WITHIN, Link
 from rollbook.adapters.publisher.memory import Memory
 from rollbook.adapters.publisher.reader import Reader
 from rollbook.adapters.publisher.receipt import Flushed, Superseded, Unsent
@@ -39,8 +38,6 @@ T = TypeVar("T")
 
 WINDOW: Final = 256
 """Facts in flight at a time, each of another subject."""
-ASK_WITHIN: Final = 2.0
-"""Seconds after the call within which the log must have said what was true at the call."""
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
 """Seconds until a fact is tried again: the first and the longest bound, with full jitter below it."""
@@ -63,7 +60,9 @@ class Sender:
         self.intake = Intake(limit, self.loop, self._take_in)
         self.memory = Memory()
         self.counts = Counts()
-        self.link = Link(connection, publisher, on_connected=self._connected, on_trouble=self._note_trouble)
+        self.link = Link(
+            connection, codec.fleet, publisher, on_connected=self._connected, on_trouble=self._note_trouble
+        )
         self.trouble: str | None = None
         """What holds facts up at the moment, for people."""
         self.open: dict[int, Entry] = {}
@@ -71,13 +70,14 @@ class Sender:
         self._codec = codec
         self._store = store
         self._lanes: Lanes[Entry] = Lanes(WINDOW)
-        reader = Reader(codec, self.link.wire)
-        self._delivery = Delivery(codec, publisher, reader=reader, memory=self.memory, wire=self.link.wire)
+        reader = Reader(codec, self.link)
+        self._delivery = Delivery(codec, publisher, reader=reader, memory=self.memory, link=self.link)
         self._keys = itertools.count(store.last_key + 1)
         self._wanted = asyncio.Event()
         self._changed = asyncio.Event()
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._asked: dict[concurrent.futures.Future[Any], Coroutine[Any, Any, Any]] = {}
         self._thread = threading.Thread(target=self._run, name="rollbook-publisher", daemon=True)
 
     # ------------------------------------------------------------ for the callers' threads
@@ -90,12 +90,24 @@ class Sender:
         self._thread.start()
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Run `work` on the loop."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
+        """Run `work` on the loop. Its future ends in `PublisherClosed` if the thread ends first."""
+        answer: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._asked[answer] = work
+        answer.add_done_callback(lambda _: self._asked.pop(answer, None))
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and so is the intake
+            self.loop.call_soon_threadsafe(lambda: self._start(self._answer(work, answer)))
+        if self.intake.ended:
+            self._end_questions()
+        return answer
 
-    def join(self) -> None:
-        """Wait until the thread has ended, after `stop`."""
+    def stop(self, timeout: float) -> Flushed:
+        """Flush for at most `timeout` seconds, and wait until the thread has ended."""
+        try:
+            flushed = self.submit(self._flush_and_stop(timeout)).result()
+        except PublisherClosed:  # it ended before its time, and said so
+            flushed = Flushed(0, ())
         self._thread.join()
+        return flushed
 
     # ------------------------------------------------------------ for the loop, asked from outside
 
@@ -126,8 +138,7 @@ class Sender:
         unsent = [self._unsent(entry) for entry in asked if not isinstance(entry.outcome, int | Superseded)]
         return Flushed(sent, tuple(unsent))
 
-    async def stop(self, timeout: float) -> Flushed:
-        """Flush, and let the thread end."""
+    async def _flush_and_stop(self, timeout: float) -> Flushed:
         flushed = await self.flush(timeout)
         self._stopping = True
         self._wanted.set()
@@ -148,9 +159,27 @@ class Sender:
             _log.exception("publisher.thread.failed")
         finally:
             self.intake.end()
+            self._end_questions()
             if not self._stopping:
                 for entry in list(self.open.values()):
                     self._end(entry, NotSent("the publisher's thread failed; the reason is in the log of this process"))
+
+    async def _answer(self, work: Coroutine[Any, Any, T], answer: concurrent.futures.Future[T]) -> None:
+        with contextlib.suppress(concurrent.futures.InvalidStateError):  # nobody waits for it any more
+            try:
+                answer.set_result(await work)
+            except asyncio.CancelledError:
+                answer.set_exception(_ended())
+                raise
+            except Exception as exc:  # noqa: BLE001 - it is raised where the answer is awaited
+                answer.set_exception(exc)
+
+    def _end_questions(self) -> None:
+        """The thread has ended: who still waits for an answer, or asked too late, is told so."""
+        for answer, work in tuple(self._asked.items()):
+            work.close()
+            with contextlib.suppress(concurrent.futures.InvalidStateError):
+                answer.set_exception(_ended())
 
     async def _main(self) -> None:
         self.intake.attach()
@@ -198,11 +227,9 @@ class Sender:
                 self._again(entry, LogUnavailable("NATS did not answer in time, or the connection broke"))
                 return True
             try:
-                self._finish(entry, read_ack(answer, entry.subject))
+                self._finish(entry, answer.acknowledged(entry.subject))
             except LogUnavailable as exc:
                 self._again(entry, exc)
-            except NotSent as exc:
-                self._finish(entry, exc)
             return True
 
         try:
@@ -318,6 +345,10 @@ class Sender:
         if self.trouble is not None:
             self.trouble = None
             _log.info("publisher.flowing", waiting=len(self.open))
+
+
+def _ended() -> PublisherClosed:
+    return PublisherClosed("the publisher was closed meanwhile; make a new one")
 
 
 _GIVE_NUMBER: Final = "It is not kept for later, when another life may be the current one; pass `incarnation`"

@@ -31,9 +31,10 @@ class Store:
         self._book = book
         self._rows = outbox.rows if outbox is not None else []
         self.last_key = max((row.key for row in self._rows), default=0)
-        for row in self._rows:
-            if parse_subject(row.subject).fleet != codec.fleet:
-                raise OutboxUnusable(f"the outbox has facts on {row.subject}; fleet {codec.fleet!r} needs its own file")
+        foreign = next((row.subject for row in self._rows if parse_subject(row.subject).fleet != codec.fleet), None)
+        if foreign is not None:
+            self.close()
+            raise OutboxUnusable(f"the outbox has facts on {foreign}; fleet {codec.fleet!r} needs its own file")
         self.lost = tuple(Unsent(row.id, row.what, None, _LOST) for row in self._rows if row.payload is None)
         """What an earlier process accepted, and nobody can send any more."""
 

@@ -1,6 +1,6 @@
-"""Publishing and asking over one NATS connection, without a future per message: one inbox takes all replies.
+"""Publishing and reading in bulk over one NATS connection: one inbox takes all replies, with no future per message.
 
-The border to nats-py: its errors end here.
+What needs no such speed goes through `JetStreamLog`. nats-py's errors end here.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 import nats.errors
 
-from rollbook.adapters.jetstream.client import Client, Sink
+from rollbook.adapters.jetstream.api import Ack
+from rollbook.adapters.jetstream.client import Client
 from rollbook.projections.ports import LogUnavailable
 
-ANSWER_WITHIN = 5.0
+ANSWER_WITHIN: Final = 5.0
 """Seconds. JetStream with `sync_interval: always` answers in milliseconds, a new leader of three replicas in 5 s."""
 
 
@@ -34,8 +36,20 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
     def headers(self) -> dict[str, str]:
         """The headers by name; of a repeated one the last, which is the server's."""
-        pairs = (line.partition(":") for line in (self.raw_headers or b"").decode(errors="replace").split("\r\n")[1:])
-        return {name.strip(): value.strip() for name, _, value in pairs}
+        lines = (self.raw_headers or b"").decode(errors="replace").split("\r\n")[1:]
+        return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+    def acknowledged(self, subject: str) -> int:
+        """The sequence that the log gave to what was published. Raises `LogUnavailable`: not stored, try again."""
+        if self.status:
+            raise LogUnavailable(f"no stream takes {subject}; it is made when the fleet's controller starts")
+        try:
+            ack = msgspec.json.decode(self.payload, type=Ack)
+        except msgspec.MsgspecError as exc:
+            raise LogUnavailable(f"{subject}: somebody who is no stream answered ({exc})") from exc
+        if ack.error is not None:
+            raise LogUnavailable(f"{subject}: {ack.error.description} ({ack.error.err_code})")
+        return ack.seq
 
 
 Take = Callable[[Answer | None], bool]
@@ -43,11 +57,10 @@ Take = Callable[[Answer | None], bool]
 
 
 class Wire:
-    """Made anew for every connected client; belongs to its loop."""
+    """Made anew for every client; belongs to its loop."""
 
     def __init__(self, client: Client) -> None:
-        self._client = client
-        self._sink: Sink | None = None
+        self.client = client
         self._inbox = client.new_inbox()
         self._tokens = itertools.count(1)
         self._open: dict[int, tuple[float, Take]] = {}
@@ -55,57 +68,35 @@ class Wire:
     async def listen(self) -> None:
         """Begin to take replies. Raises `LogUnavailable`."""
         try:
-            self._sink = await self._client.sink(self._reply, f"{self._inbox}.*")
+            await self.client.sink(self._reply, f"{self._inbox}.*")
         except (nats.errors.Error, OSError) as exc:
             raise LogUnavailable(f"the connection to NATS broke at once: {exc}") from exc
 
-    @property
-    def connected(self) -> bool:
-        """Whether what is sent now can be expected to arrive."""
-        return self._client.is_connected
-
-    @property
-    def finished(self) -> bool:
-        """Whether the client gave up for good, as it does when NATS refuses its credentials at a reconnection."""
-        return self._client.is_closed
-
-    @property
-    def max_payload(self) -> int:
-        """Bytes that this server takes in one message, headers included."""
-        return self._client.max_payload
-
     async def send(self, subject: str, payload: bytes, headers: dict[str, str] | None, take: Take) -> None:
-        """Publish, and hand what comes back to `take`; also what goes wrong, so this never raises."""
+        """Publish, and hand what comes back to `take`; also that nothing came back, so this never raises."""
         token = next(self._tokens)
         self._open[token] = (time.monotonic() + ANSWER_WITHIN, take)
         try:
-            await self._client.publish(subject, payload, f"{self._inbox}.{token}", headers)
+            await self.client.publish(subject, payload, f"{self._inbox}.{token}", headers)
         except (nats.errors.Error, OSError):
             self._lose(token)
 
-    async def ask(self, subject: str, payload: bytes = b"", headers: dict[str, str] | None = None) -> Answer:
-        """Publish and return the one answer. Raises `LogUnavailable`; it is unknown then whether it arrived."""
-        return (await self.ask_for_many(subject, payload, lambda _: True, headers))[0]
-
-    async def ask_for_many(
-        self, subject: str, payload: bytes, is_last: Callable[[Answer], bool], headers: dict[str, str] | None = None
-    ) -> list[Answer]:
+    async def ask_for_many(self, subject: str, payload: bytes, is_last: Callable[[Answer], bool]) -> list[Answer]:
         """Publish and return all answers up to the last. Raises `LogUnavailable`."""
         answers: list[Answer] = []
-        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        complete: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
         def take(answer: Answer | None) -> bool:
             if answer is not None:
                 answers.append(answer)
-            if answer is None or is_last(answer):
-                if not done.done():
-                    done.set_result(answer is not None)
-                return True
-            return False
+            ends = answer is None or is_last(answer)
+            if ends and not complete.done():
+                complete.set_result(answer is not None)
+            return ends
 
-        await self.send(subject, payload, headers, take)
-        if not await done:
-            raise LogUnavailable("NATS did not answer in time, or the connection broke; it is tried again")
+        await self.send(subject, payload, None, take)
+        if not await complete:
+            raise LogUnavailable(f"{subject}: no answer, or the connection broke; it is tried again")
         return answers
 
     def lose_all(self) -> None:
@@ -120,13 +111,13 @@ class Wire:
 
     async def close(self) -> None:
         """Close the connection; what is open is lost."""
-        await self._client.close()
+        await self.client.close()
         self.lose_all()
 
     def _lose(self, token: int) -> None:
-        _, take = self._open.pop(token, (0.0, None))
-        if take is not None:
-            take(None)
+        waiting = self._open.pop(token, None)
+        if waiting is not None:
+            waiting[1](None)
 
     def _reply(self, subject: bytes, _reply: bytes, payload: bytes, headers: bytes | None) -> None:
         token = int(subject.rpartition(b".")[2])
