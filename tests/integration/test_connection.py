@@ -1,6 +1,7 @@
 """Connecting: reachable or not, with and without JetStream, credentials wanted, refused and never shown."""
 
 import asyncio
+import sys
 import time
 
 import pytest
@@ -111,6 +112,14 @@ async def test_a_missing_credentials_file_is_named(tmp_path):
     environ = {"ROLLBOOK_NATS_CREDS": str(tmp_path / "none.creds")}
     with pytest.raises(NotAuthorised, match=r"none\.creds; correct ROLLBOOK_NATS_CREDS"):
         await connect(Connection.from_env(environ), name="tests", timeout=1)
+
+
+async def test_credentials_files_say_what_they_need(start_nats, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "nkeys", None)
+    (tmp_path / "user.creds").write_text("")
+    server = start_nats()
+    with pytest.raises(NotAuthorised, match=r"user\.creds needs the package nkeys: pip install nkeys"):
+        await connect(Connection(url=server.url, creds=tmp_path / "user.creds"), name="tests", timeout=DEADLINE)
 
 
 async def test_an_unreadable_authority_is_named(tmp_path):

@@ -96,6 +96,8 @@ class Client(NatsClient):
                 return await answer
         finally:
             del self._questions[token]
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # seen: asyncio need not complain if we were cancelled at the same moment
 
     async def tell(self, subject: str, payload: bytes, *, headers: dict[str, str], timeout: float = 5.0) -> None:
         """Publish without waiting for an answer. Raises `LogUnavailable` as `ask` does."""

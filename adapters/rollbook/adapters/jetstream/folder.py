@@ -56,7 +56,7 @@ class Folder:
     """The files. `path` is made, for its owner only, when the lock is taken."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path.absolute()
+        self.path = path.resolve()
         self._lock: int | None = None
 
     @property
