@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Any
 
 import nats.errors
@@ -99,10 +99,11 @@ class Client(NatsClient):
             if answer.done() and not answer.cancelled():
                 answer.exception()  # seen: asyncio need not complain if we were cancelled at the same moment
 
-    async def tell(self, subject: str, payload: bytes, *, headers: dict[str, str], timeout: float = 5.0) -> None:
-        """Publish without waiting for an answer. Raises `LogUnavailable` as `ask` does."""
-        async with self._border(subject, timeout):
-            await self._send(subject, payload, "", headers)
+    async def tell(self, messages: Iterable[tuple[str, bytes, dict[str, str]]], *, timeout: float = 5.0) -> None:
+        """Publish subjects, payloads and headers without waiting for answers. Raises `LogUnavailable` as `ask` does."""
+        async with self._border("publish", timeout):
+            for subject, payload, headers in messages:
+                await self._send(subject, payload, "", headers)
 
     async def _send(self, subject: str, payload: bytes, reply: str, headers: dict[str, str] | None) -> None:
         if self.is_closed:

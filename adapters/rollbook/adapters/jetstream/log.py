@@ -90,9 +90,8 @@ class JetStreamLog:
         for number, (_, headers) in enumerate(messages, 1):
             headers[api.BATCH_ID] = batch
             headers[api.BATCH_SEQUENCE] = str(number)
-        for draft, headers in messages[:-1]:
-            await self._client.tell(draft.subject, draft.payload, headers=headers, timeout=self._timeout)
-        draft, headers = messages[-1]
+        *others, (draft, headers) = messages
+        await self._client.tell(((d.subject, d.payload, h) for d, h in others), timeout=self._timeout)
         headers[api.BATCH_COMMIT] = "1"
         return await publish(self._client, draft.subject, draft.payload, headers, timeout=self._timeout)
 
