@@ -136,6 +136,10 @@ def test_a_cell_is_complete_when_all_its_ranks_serve_in_one_cell_incarnation(fac
     assert held is None if gap is None else (held.gate is Gate.CELL_COMPLETE and gap in held.reason)
 
 
+def test_a_new_life_that_says_nothing_of_a_cell_is_one_of_its_own():
+    assert standing(rank(0), WorkerUp(worker="rollout-3-0", incarnation=2), name="rollout-3-0") is None
+
+
 @pytest.mark.parametrize(
     ("declared", "facts", "gap"),
     [

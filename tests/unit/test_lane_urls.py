@@ -7,7 +7,7 @@ import pytest
 from support.fleet import NEVER, Fleet, W, on_virtual_time
 
 from rollbook.adapters.memory.proxy import AS_SGLANG, ProxyFaults
-from rollbook.events import Deregistered, Registered, RegistrationFailed, WorkerUp
+from rollbook.events import Deregistered, Deregistering, Registered, RegistrationFailed, WorkerDown, WorkerUp
 from rollbook.projections.gates import Gate
 from rollbook.projections.listing import Seen
 from rollbook.projections.plan import Remove
@@ -15,10 +15,6 @@ from rollbook.projections.ports import Entry, Listing
 from rollbook.projections.steps import RETRY
 
 OLD, NEW = W, "rollout-1-0"
-
-
-def last_call(fleet, worker):
-    return [call.verb for call in fleet.proxy.calls if getattr(call.what, "worker", None) == worker][-1]
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.3])
@@ -58,6 +54,25 @@ async def test_an_older_worker_does_not_take_a_url_that_a_newer_one_waits_for():
     await asyncio.sleep(60)
     assert fleet.listed() == [(NEW, 1, url)]
     assert [call.what.worker for call in fleet.calls("add")].count(OLD) == 1
+
+
+@on_virtual_time
+async def test_what_belongs_here_stays_when_the_newer_life_is_gone_before_the_call():
+    """[I4]: it falls between the decision and the call."""
+    fleet = Fleet()
+    await fleet.start()
+    url = await fleet.up(OLD)
+    await fleet.registered(OLD)
+    once = [WorkerDown(worker=NEW, incarnation=1, evidence="exited")]
+    fleet.log.before = lambda fact: [once.pop() for _ in once[:]] if isinstance(fact, Deregistering) else []
+    await fleet.up(NEW)
+    await fleet.until(lambda: fleet.facts(RegistrationFailed))
+    await asyncio.sleep(60)
+    assert once == []
+    assert fleet.facts(RegistrationFailed)[0].reason == f"not called: {NEW} does not need its url any more"
+    assert fleet.calls("remove") == []
+    assert fleet.listed() == [(OLD, 1, url)]
+    await fleet.registered(OLD)
 
 
 @on_virtual_time

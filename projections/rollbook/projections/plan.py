@@ -37,6 +37,8 @@ class Remove(msgspec.Struct, frozen=True, gc=False):
     reason: str
     unless_wanted: bool = True
     """Whether it must not be carried out if this life belongs here by the time of the call."""
+    heir: tuple[str, int] | None = None
+    """The life that gets the URL, where that is why: without it, there is no reason to remove what belongs here."""
 
 
 class Settle(msgspec.Struct, frozen=True, gc=False):

@@ -207,9 +207,7 @@ class Steps:
             Deregistering(**self._fields(about), cause=_last(worker), reason=action.reason)
         )
         await self._projector.passed(intent)
-        against = self._on_hold()
-        if action.unless_wanted and self._unwanted(about.worker, about.incarnation) is None:
-            against = "it belongs here again"
+        against = self._on_hold() or self._needed(action)
         if against is not None:
             return await self._failed(about, intent, "deregister", f"not called: {against}", FOLLOW)
         answer = await self._call(self._proxy.remove(entry), "remove")
@@ -223,6 +221,16 @@ class Steps:
         if reason is not None:
             return await self._failed(about, intent, "deregister", reason, RETRY)
         return await self._deregistered(about, intent, FOLLOW)
+
+    def _needed(self, action: Remove) -> str | None:
+        """Why an entry must stay that was to be removed, by the roster as it is now [I4]."""
+        if self._unwanted(action.worker, action.incarnation) is not None:
+            return None
+        if action.unless_wanted:
+            return "it belongs here again"
+        if action.heir is not None and not self._urls.owns(action.heir, action.worker):
+            return f"{action.heir[0]} does not need its url any more"
+        return None
 
     # -------------------------------------------------------------- write down what was read
 

@@ -53,7 +53,7 @@ class Urls:
         life = (action.worker, action.incarnation)
         self._claims = {at: whose for at, whose in self._claims.items() if at == url or whose != life}
         claim = self._claims.get(url)
-        if claim is not None and self._belongs(*claim) and self._newer(*claim, action.worker):
+        if claim is not None and self.owns(claim, action.worker):
             return _not_free(f"{url} belongs to {claim[0]}, whose life {claim[1]} is newer")
         if url not in observed.urls:
             return None
@@ -67,12 +67,13 @@ class Urls:
             return _not_free(f"{url} is listed for {whose}, and the proxy cannot remove it")
         self._claims[url] = life
         reason = f"its url belongs to {action.worker} now"
-        evict = Remove(whose, holder.incarnation, holder.entry, reason, unless_wanted=False)
+        evict = Remove(whose, holder.incarnation, holder.entry, reason, unless_wanted=False, heir=life)
         return _not_free(f"{url} is still listed for {whose}", evict)
 
-    def _belongs(self, name: str, incarnation: int) -> bool:
-        roster = self._projector.state.roster
-        return gates.unwanted(roster, self._policy, self._served, name, incarnation) is None
+    def owns(self, life: tuple[str, int], name: str) -> bool:
+        """Whether `life` belongs at this proxy and is newer than the current one of `name`."""
+        unwanted = gates.unwanted(self._projector.state.roster, self._policy, self._served, *life)
+        return unwanted is None and self._newer(*life, name)
 
     def _newer(self, worker: str, incarnation: int, name: str) -> bool:
         """Whether this life of `worker` is its current one and began after the current one of `name`."""
