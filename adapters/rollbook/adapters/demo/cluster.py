@@ -20,6 +20,13 @@ ADDRESS: Final = "127.0.0.2"
 """Where the workers listen. Loopback, so that nobody else on the network can reach them; and not 127.0.0.1, which Ray
 replaces by the machine's own address."""
 
+_QUIET: Final = {
+    # Ray would print every death of a worker on standard output, where the report goes. Read when it is imported.
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
+    # Ray would take SIGTERM for a crash, and print a trace of the stack before the demo ends.
+    "RAY_DISABLE_FAILURE_SIGNAL_HANDLER": "1",
+}
+
 
 def require_ray() -> None:
     """Raise `MissingExtra` if Ray is not installed."""
@@ -35,19 +42,19 @@ async def local_ray(cpus: int) -> AsyncGenerator[str]:
     that started them, so that a demo that is killed leaves none behind.
     """
     ready: Future[str] = Future()
+    gone: Future[None] = Future()
     stop = threading.Event()
-    thread = threading.Thread(target=_keep, args=(cpus, ready, stop), name="local-ray", daemon=True)
+    thread = threading.Thread(target=_keep, args=(cpus, ready, stop, gone), name="local-ray", daemon=True)
     thread.start()
     try:
         yield await asyncio.shield(asyncio.wrap_future(ready))
     finally:
         stop.set()
-        await asyncio.to_thread(thread.join)
+        await asyncio.wrap_future(gone)
 
 
-def _keep(cpus: int, ready: Future[str], stop: threading.Event) -> None:
-    # Ray would print every death of a worker on standard output, where the report goes. Read when it is imported.
-    os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."
+def _keep(cpus: int, ready: Future[str], stop: threading.Event, gone: Future[None]) -> None:
+    os.environ.update(_QUIET)
     import ray
 
     # Ray has a handler of its own on standard error, and warns of what is meant to be so here.
@@ -71,3 +78,5 @@ def _keep(cpus: int, ready: Future[str], stop: threading.Event) -> None:
     finally:
         ray.shutdown(wait_for_processes=True)
         shutil.rmtree(folder, ignore_errors=True)
+        if gone.set_running_or_notify_cancel():
+            gone.set_result(None)

@@ -20,6 +20,7 @@ from typing import Final
 import aiohttp
 import msgspec
 
+from rollbook.adapters.children import tied
 from rollbook.adapters.demo.errors import DemoFailed, MissingExtra
 from rollbook.adapters.demo.records import Listed, RouterRestart
 from rollbook.adapters.demo.traffic import who_answered
@@ -101,13 +102,17 @@ class Router:
     async def _spawn(self) -> None:
         with (self._directory / "sglang-router.log").open("ab") as output:
             self._process = await asyncio.create_subprocess_exec(
-                self._program,
-                "launch",
-                "--host=127.0.0.1",
-                f"--port={self.port}",
-                "--prometheus-host=127.0.0.1",
-                f"--prometheus-port={self._metrics_port}",
-                *_FLAGS,
+                *tied(
+                    [
+                        self._program,
+                        "launch",
+                        "--host=127.0.0.1",
+                        f"--port={self.port}",
+                        "--prometheus-host=127.0.0.1",
+                        f"--prometheus-port={self._metrics_port}",
+                        *_FLAGS,
+                    ]
+                ),
                 cwd=self._directory,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,

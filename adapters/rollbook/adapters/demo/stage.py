@@ -28,7 +28,7 @@ from rollbook.adapters.demo.traffic import Traffic
 from rollbook.adapters.demo.worker import DemoWorker
 from rollbook.adapters.ray.border import manager_name
 from rollbook.adapters.ray.client import ManagerClient
-from rollbook.adapters.ray.host import PRIMARY
+from rollbook.adapters.ray.guest import PRIMARY
 from rollbook.adapters.ray.manager import RayWorkerManager
 from rollbook.adapters.ray.spec import WorkerSpec, import_path
 from rollbook.adapters.settings import FILE_NAME, load
@@ -157,7 +157,13 @@ class Stage:
             WorkerSpec(name=name, actor=import_path(DemoWorker), kwargs={"answer_seconds": ANSWER_SECONDS})
             for name in self.workers
         ]
-        await asyncio.to_thread(RayWorkerManager.launch, specs, fleet=FLEET, environ=built.nats.environ())
+        launching = asyncio.ensure_future(
+            asyncio.to_thread(RayWorkerManager.launch, specs, fleet=FLEET, environ=built.nats.environ())
+        )
+        try:
+            await asyncio.shield(launching)
+        finally:  # Ray ends the whole process if it is shut down under a call
+            await asyncio.wait([launching])
         if not await _until(self._all_registered, READY_SECONDS):
             states = await self._manager.states(None, READY_SECONDS)
             told = ", ".join(f"{name} is {state.stage} ({state.reason})" for name, state in states.items())

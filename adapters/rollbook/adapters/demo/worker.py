@@ -26,7 +26,7 @@ HEADER_PID: Final = "X-Rollbook-Pid"
 
 
 class DemoWorker:
-    """One life of one worker. Keeps the contract of `rollbook.adapters.ray.host.WorkerActor`."""
+    """One life of one worker. Keeps the contract of `rollbook.adapters.ray.guest.WorkerActor`."""
 
     def __init__(
         self, *, name: str, incarnation: int, host: str = "127.0.0.1", port: int = 0, answer_seconds: float = 0.0

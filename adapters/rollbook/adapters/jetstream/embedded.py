@@ -20,21 +20,12 @@ from typing import Final, Literal
 import msgspec
 import structlog
 
+from rollbook.adapters.children import tied
 from rollbook.adapters.jetstream.folder import EmbeddedError, Folder
 
 _log = structlog.get_logger(__name__)
 
 Sync = Literal["always", "default"]
-
-# The kernel kills the server when the thread that started it ends, and the launcher sees to it that this thread did
-# not end before. A launcher and not `preexec_fn`, which is not safe in a process with threads.
-_LAUNCHER: Final = """
-import ctypes, os, signal, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 START_TIMEOUT: Final = 30.0
 """Seconds within which the server must be ready; it reads its store first."""
@@ -126,7 +117,7 @@ class EmbeddedServer:
         arguments = [self._program, "-c", str(self._folder.config_file)]
         with self._folder.log_file.open("ab") as log:
             self._process = process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *arguments),
+                *tied(arguments),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
