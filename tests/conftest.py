@@ -10,7 +10,7 @@ import pytest
 hypothesis.settings.register_profile("rollbook", deadline=None)
 hypothesis.settings.load_profile("rollbook")
 
-pytest_plugins = ["support.nats"]
+pytest_plugins = ["support.nats", "support.ray"]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -39,6 +39,7 @@ class Description(msgspec.Struct, frozen=True):
 
     fleet: str
     detached: bool
+    pid: int
 
 
 class ManagerActor:
@@ -50,7 +51,7 @@ class ManagerActor:
 
         logs.configure(environ=os.environ)
         context = ray.get_runtime_context()
-        self._description = Description(fleet, detached)
+        self._description = Description(fleet, detached, os.getpid())
         self._id = str(context.get_actor_id())
         self._threads = RayThread()
         self._hosts = Hosts(fleet, namespace, self._threads, None if detached else context.current_actor)

@@ -9,7 +9,7 @@ import msgspec
 
 from rollbook.adapters.ray.actor import Description
 from rollbook.adapters.ray.border import NAMESPACE, ActorBroken, RayThread, ask_named
-from rollbook.adapters.ray.host import PRIMARY
+from rollbook.adapters.ray.guest import PRIMARY
 from rollbook.adapters.ray.spec import WorkerSpec, WorkerState, decode_states, encode_specs
 from rollbook.projections.ports import HostAndPort, UnknownWorker, WorkerUnreachable
 

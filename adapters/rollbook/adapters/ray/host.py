@@ -11,66 +11,26 @@ alive.)
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import importlib
-import inspect
 import os
 import signal
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 
 import msgspec
 import structlog
 
+from rollbook.adapters.ray.guest import Guest, StartFailed
 from rollbook.adapters.ray.spec import WorkerSpec
-from rollbook.adapters.settings.model import parse_host_and_port
-from rollbook.events import RollbookError
 
-T = TypeVar("T")
-
-PRIMARY: Final = "primary"
 CONCURRENCY: Final = 8
 """Threads for calls: one blocks in the worker's start, one or two in `watch`, the others answer."""
 _LAST_WORDS_SECONDS: Final = 0.3
 """Between ending and exiting, so that the answer of `watch` gets out and the manager learns not only of a death."""
 
 _log = structlog.get_logger()
-
-
-class WorkerActor(Protocol):
-    """What a worker's class must offer. `wait` and `stop` may be left out. Each may be `async`.
-
-    The class is made with `name`, `incarnation`, `host`, `port` and the spec's `kwargs`, all as keywords. Its code runs
-    in a thread that is not the process's main thread; what is `async` runs on one event loop that lives as long as the
-    worker does.
-    """
-
-    def __init__(self, *, name: str, incarnation: int, host: str, port: int, **kwargs: Any) -> None:
-        """`host` is this node's address as Ray knows it, `port` what to listen on (0: let the system choose)."""
-        ...
-
-    def start(self) -> Mapping[str, str] | Awaitable[Mapping[str, str]]:
-        """Listen; return the named addresses, each `host:port`, among them `primary`.
-
-        A taken port must raise the system's own `OSError` (EADDRINUSE): then it is made again with another port.
-        """
-        ...
-
-    def wait(self) -> str | Awaitable[str]:
-        """Return when it has ended by itself, saying why: for a worker whose server is another process."""
-        ...
-
-    def stop(self) -> Awaitable[None] | None:
-        """Let go: called on SIGTERM, on a planned stop, and after `wait` returned."""
-        ...
-
-
-class StartFailed(RollbookError):
-    """The worker's own code did not come to listen. The message says which step failed, and how."""
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -97,8 +57,7 @@ class WorkerHost:
         self._lock = threading.Lock()
         self._incarnation = 0
         self._begun: Future[dict[str, str]] | None = None
-        self._worker: Any = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._guest = Guest(self._spec, self._node)
         self._ended = threading.Event()
         self._reason = ""
         signal.signal(signal.SIGTERM, self._on_sigterm)
@@ -121,10 +80,12 @@ class WorkerHost:
                 self._incarnation = incarnation
         if mine:
             try:
-                begun.set_result(self._start(ports))
-            except BaseException as exc:  # noqa: BLE001 - the worker's code may raise anything, SystemExit too
-                _log.exception("worker.start.failed", worker=self._spec.name, incarnation=self._incarnation)
-                begun.set_exception(exc if isinstance(exc, StartFailed) else _start_failed("start", exc))
+                begun.set_result(self._guest.start(incarnation, ports))
+            except StartFailed as exc:
+                _log.exception("worker.start.failed", worker=self._spec.name, incarnation=incarnation)
+                begun.set_exception(exc)
+            else:
+                self._thread("wait", self._wait)
         return begun.result()
 
     def watch(self, seconds: float) -> str | None:
@@ -135,43 +96,10 @@ class WorkerHost:
         """Stop the worker's code and end the process."""
         self._end(reason)
 
-    def _start(self, ports: Sequence[int]) -> dict[str, str]:
-        cls = _import(self._spec.actor)
-        for port in ports[:-1]:
-            try:
-                return self._start_on(cls, port)
-            except OSError as exc:
-                if exc.errno != errno.EADDRINUSE:
-                    raise
-                _log.info("worker.port.taken", worker=self._spec.name, port=port)
-                self._stop()
-        return self._start_on(cls, ports[-1])
-
-    def _start_on(self, cls: Any, port: int) -> dict[str, str]:
-        spec = self._spec
-        self._worker = cls(name=spec.name, incarnation=self._incarnation, host=self._node, port=port, **spec.kwargs)
-        addresses = _addresses(self._call(self._worker.start))
-        if hasattr(self._worker, "wait"):
-            self._thread("wait", lambda: self._end(str(self._call(self._worker.wait) or "it ended by itself")))
-        return addresses
-
-    def _call(self, method: Callable[[], Any]) -> Any:
-        """The result of a method of the worker, also of an `async` one."""
-        result = method()
-        if not inspect.isawaitable(result):
-            return result
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread("loop", self._loop.run_forever)
-        return asyncio.run_coroutine_threadsafe(_awaited(result), self._loop).result()
-
-    def _stop(self) -> None:
-        stop = getattr(self._worker, "stop", None)
-        if stop is not None:
-            try:
-                self._call(stop)
-            except Exception:  # noqa: BLE001 - the worker's code may raise anything
-                _log.exception("worker.stop.failed", worker=self._spec.name, incarnation=self._incarnation)
+    def _wait(self) -> None:
+        reason = self._guest.wait()
+        if reason is not None:
+            self._end(reason)
 
     def _end(self, reason: str) -> None:
         """Tell `watch`, then let the worker's code stop within its time, then exit."""
@@ -185,7 +113,7 @@ class WorkerHost:
 
     def _exit(self) -> None:
         until = time.monotonic() + _LAST_WORDS_SECONDS
-        stopping = self._thread("stop", self._stop)
+        stopping = self._thread("stop", self._guest.stop)
         stopping.join(self._spec.stop_seconds)
         time.sleep(max(0.0, until - time.monotonic()))
         # Not sys.exit: other threads are the worker's own and need not be daemons.
@@ -215,33 +143,3 @@ class WorkerHost:
         thread = threading.Thread(target=run, name=f"rollbook-{name}", daemon=True)
         thread.start()
         return thread
-
-
-def _import(path: str) -> Any:
-    module, _, name = path.partition(":")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (Exception, SystemExit) as exc:
-        raise _start_failed(f"importing {path}", exc) from exc
-
-
-def _addresses(answer: object) -> dict[str, str]:
-    """What `start` returned, checked. Raises `StartFailed`."""
-    if not isinstance(answer, Mapping) or PRIMARY not in answer:
-        raise StartFailed(f"start() returned {str(answer)[:200]!r}; it must return named addresses with {PRIMARY!r}")
-    for name, text in answer.items():
-        try:
-            parse_host_and_port(str(text))
-        except ValueError as exc:
-            raise StartFailed(f"start() returned {text!r} as its address {name!r}: {exc}") from exc
-    return {str(name): str(text) for name, text in answer.items()}
-
-
-def _start_failed(step: str, exc: BaseException) -> StartFailed:
-    told = StartFailed(f"{step} raised {type(exc).__name__}: {str(exc)[:500]}")
-    told.__cause__ = exc
-    return told
-
-
-async def _awaited(result: Awaitable[T]) -> T:
-    return await result

@@ -39,7 +39,7 @@ class Hosts:
         until = time.monotonic() + max(LOOK_SECONDS, spec.stop_seconds)
         while True:
             # Ray may upload a runtime environment here, which takes its time.
-            handle = await self._blocking(lambda: self._make(spec), asked, spec.start_seconds)
+            handle = await self._blocking(lambda: self._make(spec), asked, spec.process_seconds)
             if handle is not None:
                 return handle
             handle = await self.find(spec.name)

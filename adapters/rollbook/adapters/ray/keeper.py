@@ -19,7 +19,8 @@ import msgspec
 import structlog
 
 from rollbook.adapters.ray.border import AGAIN_SECONDS, ActorGone, ActorSilent, call, cause_of_death, translated
-from rollbook.adapters.ray.host import PRIMARY, Identity
+from rollbook.adapters.ray.guest import PRIMARY
+from rollbook.adapters.ray.host import Identity
 from rollbook.adapters.ray.hosts import LOOK_SECONDS, Hosts
 from rollbook.adapters.ray.records import Record
 from rollbook.adapters.ray.scribe import Scribe
@@ -147,24 +148,24 @@ class Keeper:
 
     async def _come_to_serve(self, handle: Any, death: Future[_Over]) -> None:
         """Number, start, probe. Raises `_Over` if it dies meanwhile, or is not ready in time."""
-        until = time.monotonic() + self._spec.start_seconds
-        who = msgspec.json.decode(await self._ask(handle.identity.remote, death, until), type=Identity)
+        spec = self._spec
+        answer = await self._ask(handle.identity.remote, death, spec.process_seconds)
+        who = msgspec.json.decode(answer, type=Identity)
         self._note(pid=who.pid, node=who.node)
         self._open = True
-        if who.incarnation:
-            self._scribe.resume(who.incarnation)
-            number = who.incarnation
+        number = who.incarnation
+        if number:
+            self._scribe.resume(number)
         else:
             self._note(stage="waiting", reason="the log has not numbered this life yet")
-            waits = time.monotonic()
             number = await _unless(death, self._scribe.begin(pid=who.pid, node=who.node))
-            until += time.monotonic() - waits
         await self._keep(incarnation=number)
         self._note(stage="starting", incarnation=number, addresses={}, reason="it is starting")
-        spec, former = self._spec, self.record.port
+        until = time.monotonic() + spec.start_seconds
+        former = self.record.port
         ports = [former, spec.port] if spec.keep_port and former not in {0, spec.port} else [spec.port]
-        answer = await self._ask(lambda: handle.begin.remote(number, ports), death, until)
-        addresses = {name: parse_host_and_port(text) for name, text in answer.items()}
+        named = await self._ask(lambda: handle.begin.remote(number, ports), death, spec.start_seconds)
+        addresses = {name: parse_host_and_port(text) for name, text in named.items()}
         self._note(addresses=addresses)
         await self._keep(port=addresses[PRIMARY].port)
         await self._ready(f"http://{addresses[PRIMARY]}", death, until)
@@ -173,17 +174,17 @@ class Keeper:
         self._scribe.say(WorkerUp)
         _log.info("manager.worker.up", worker=spec.name, incarnation=number, address=str(addresses[PRIMARY]))
 
-    async def _ask(self, method: Callable[[], Awaitable[T]], death: Future[_Over], until: float) -> T:
+    async def _ask(self, method: Callable[[], Awaitable[T]], death: Future[_Over], seconds: float) -> T:
         """What the host answers, however often Ray's connection to it breaks. Raises `_Over`."""
+        until = time.monotonic() + seconds
         while True:
-            left = until - time.monotonic()
             try:
-                return await _unless(death, call(method(), left, self._asked))
+                return await _unless(death, call(method(), until - time.monotonic(), self._asked))
             except ActorGone as exc:
                 raise _Over("actor_dead", str(exc)) from exc
             except ActorSilent as exc:
                 if time.monotonic() + AGAIN_SECONDS >= until:
-                    raise self._late(str(exc)) from exc
+                    raise _Over("exited", f"no answer within {seconds:g} s, and it is killed: {exc}") from exc
                 await asyncio.sleep(AGAIN_SECONDS)
             except RollbookError as exc:
                 raise _Over("exited", str(exc)) from exc
@@ -196,7 +197,8 @@ class Keeper:
         while (reason := await _unless(death, self._readiness.check(url, self._spec.ready_path))) is not None:
             self._note(reason=reason)
             if time.monotonic() + wait >= until:
-                raise self._late(reason)
+                told = f"it was not ready within {self._spec.start_seconds:g} s, and it is killed: {reason}"
+                raise _Over("exited", told)
             await _unless(death, asyncio.sleep(wait))
             wait = min(_PROBE_MOST, wait * 2)
 
@@ -241,10 +243,6 @@ class Keeper:
 
     def _note(self, **changes: Any) -> None:
         self.state = msgspec.structs.replace(self.state, **changes)
-
-    def _late(self, reason: str) -> _Over:
-        told = f"it was not ready within {self._spec.start_seconds:g} s, and its process is killed: {reason}"
-        return _Over("exited", told)
 
 
 async def _unless(death: Future[_Over], work: Coroutine[Any, Any, T]) -> T:

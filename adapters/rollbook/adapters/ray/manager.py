@@ -12,7 +12,7 @@ import time
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, Final, Self, TypeVar
 
-from rollbook.adapters.ray.actor import CONCURRENCY, ManagerActor
+from rollbook.adapters.ray.actor import CONCURRENCY, Description, ManagerActor
 from rollbook.adapters.ray.border import NAMESPACE, ActorSilent, RayThread, aside, find, manager_name
 from rollbook.adapters.ray.client import ManagerClient, primary
 from rollbook.adapters.ray.spec import WorkerSpec, WorkerState, check_specs
@@ -73,7 +73,7 @@ class RayWorkerManager:
         manager = cls(name or manager_name(fleet), namespace)
         nats = {key: value for key, value in environ.items() if key.startswith("ROLLBOOK_NATS_")}
         manager._make(fleet, nats, detached=detached, seconds=seconds)
-        found = manager._run(manager._client.describe(seconds))
+        found = manager.describe(seconds=seconds)
         if (found.fleet, found.detached) != (fleet, detached):
             raise FleetMismatch(
                 f"manager {manager.name!r} keeps fleet {found.fleet!r} (detached: {found.detached}), not {fleet!r} "
@@ -86,8 +86,12 @@ class RayWorkerManager:
     def get_handle(cls, name: str, *, namespace: str = NAMESPACE, seconds: float = 10.0) -> Self:
         """The manager that was launched under this name (`rollbook-<fleet>` unless it was given one)."""
         manager = cls(name, namespace)
-        manager._run(manager._client.describe(seconds))
+        manager.describe(seconds=seconds)
         return manager
+
+    def describe(self, *, seconds: float = 5.0) -> Description:
+        """What the manager itself is."""
+        return self._run(self._client.describe(seconds))
 
     def get_worker_addr(self, worker_name: str, *, seconds: float = 5.0) -> HostAndPort:
         """The primary address now. Raises `UnknownWorker` or `WorkerUnreachable`."""
@@ -110,12 +114,11 @@ class RayWorkerManager:
         """End all workers, then the manager. Returns the facts that did not reach the log, as lines for people."""
         import ray
 
-        try:
-            return self._run(self._client.stop(reason, seconds))
-        finally:
-            _KEPT.pop(self._key, None)
-            with contextlib.suppress(ValueError):
-                ray.kill(find(self.name, self.namespace))
+        unsaid = self._run(self._client.stop(reason, seconds))
+        _KEPT.pop(self._key, None)
+        with contextlib.suppress(ValueError):
+            ray.kill(find(self.name, self.namespace))
+        return unsaid
 
     def _make(self, fleet: str, nats: Mapping[str, str], *, detached: bool, seconds: float) -> None:
         """Make the actor, unless its name is taken."""

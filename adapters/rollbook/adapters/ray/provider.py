@@ -17,6 +17,7 @@ import structlog
 from rollbook.adapters.ray.border import ActorBroken, ActorGone, ActorSilent, aside, manager_name
 from rollbook.adapters.ray.client import ManagerClient, primary
 from rollbook.adapters.ray.spec import WorkerState
+from rollbook.events import RollbookError
 from rollbook.projections.ports import HostAndPort, Located, ProviderUnavailable, ProviderWorker
 
 DEADLINE: Final = 4.0
@@ -47,12 +48,17 @@ class RayWorkerProvider:
         address: str | None = None,
         deadline: float = DEADLINE,
     ) -> Self:
-        """For the manager of `fleet`, or the one named `manager`.
+        """For the manager of `fleet`, or the one named `manager`. `deadline` (seconds) bounds each look-up.
 
-        Where this process is not connected to Ray yet, the first look-up connects it to `address` (as `ray.init` takes
-        it; by default RAY_ADDRESS or this machine's cluster). Ray need not be there yet: then look-ups say so.
+        Where this process is not connected to Ray yet, it is connected to `address` (as `ray.init` takes it; by default
+        RAY_ADDRESS, or this machine's cluster). Ray need not be there yet: then look-ups say so, and try again.
         """
-        return cls(ManagerClient(manager or manager_name(fleet), namespace), address, deadline)
+        provider = cls(ManagerClient(manager or manager_name(fleet), namespace), address, deadline)
+        try:
+            await provider._connect()
+        except RollbookError as exc:
+            _log.warning("provider.ray.not_joined", error=str(exc))
+        return provider
 
     async def get_addr(self, worker_name: str) -> HostAndPort:
         """The primary address now. Raises `UnknownWorker`, `WorkerUnreachable` or `ProviderUnavailable`."""

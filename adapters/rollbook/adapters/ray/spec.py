@@ -31,7 +31,7 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str
     """`<pool>-<cell>-<rank>`, or any name; then `pool` says where it belongs."""
     actor: str
-    """Import path `module:Class` of a class that keeps the contract of `host.WorkerActor`, importable where the worker
+    """Import path `module:Class` of a class that keeps the contract of `guest.WorkerActor`, importable where the worker
     runs. `import_path(Class)` writes it."""
     kwargs: dict[str, Any] = {}
     """Passed to the class besides `name`, `incarnation`, `host` and `port`. JSON values only."""
@@ -48,8 +48,10 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     it takes `port` instead."""
     ready_path: str | None = "/health"
     """It is up when GET on this path of its primary address answers 200; None believes `start`."""
+    process_seconds: float = 300.0
+    """How long Ray may take to start its process, the wait for free resources included."""
     start_seconds: float = 600.0
-    """From asking Ray for a process until it is ready, without the wait for its number. Long, because models are."""
+    """From its number until it is ready. Long, because models are."""
     stop_seconds: float = 10.0
     """How long its own `stop` may take before its process is killed."""
     max_restarts: int | None = None
@@ -81,7 +83,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             yield f"port {self.port} is no port; 0 lets the system choose"
         if self.ready_path is not None and not self.ready_path.startswith("/"):
             yield f"ready_path {self.ready_path!r} must begin with '/', or be None"
-        for field, seconds in (("start_seconds", self.start_seconds), ("stop_seconds", self.stop_seconds)):
+        for field in ("process_seconds", "start_seconds", "stop_seconds"):
+            seconds = getattr(self, field)
             if not 0 < seconds < float("inf"):
                 yield f"{field} is {seconds}; it must be more than 0 and finite"
         if self.max_restarts is not None and self.max_restarts < 0:

@@ -1,0 +1,125 @@
+"""The Ray provider when Ray does not answer as it should: within its deadline, and without stopping the loop."""
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+from support.process import run_python
+from support.ray import SECONDS, demo_spec, is_alive
+from support.until import until
+
+from rollbook.adapters.ray.provider import RayWorkerProvider
+from rollbook.projections.ports import ProviderUnavailable
+
+pytestmark = [pytest.mark.ray, pytest.mark.integration, pytest.mark.timeout(300)]
+
+W = "rollout-0-0"
+
+
+async def test_a_manager_that_hangs_costs_the_deadline_and_not_the_loop(launch, fleet):
+    """I10: what waits for Ray holds up nothing else."""
+    manager = launch()
+    provider = await RayWorkerProvider.create(fleet, deadline=2.0)
+    await provider.list_workers()
+    pid = manager.describe(seconds=SECONDS).pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        ticks = 0
+
+        async def tick():
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await asyncio.sleep(0.05)
+
+        ticking = asyncio.create_task(tick())
+        began = time.monotonic()
+        answers = await asyncio.gather(*(provider.get_addr(W) for _ in range(50)), return_exceptions=True)
+        ticking.cancel()
+        assert {type(answer) for answer in answers} == {ProviderUnavailable}
+        assert "gave no answer" in str(answers[0]) or "within" in str(answers[0])
+        assert time.monotonic() - began < SECONDS
+        assert ticks > 5
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+    async def look():
+        try:
+            return await provider.list_workers()
+        except ProviderUnavailable:
+            return None
+
+    assert await until(look, lambda listed: listed is not None, SECONDS) == []
+
+
+async def test_a_manager_that_is_restarted_is_waited_for_within_the_deadline(launch, fleet):
+    manager = launch(demo_spec(W))
+    (state,) = manager.wait_until_up(seconds=SECONDS)
+    provider = await RayWorkerProvider.create(fleet, deadline=SECONDS)
+    assert await provider.get_addr(W) == state.addresses["primary"]
+    pid = manager.describe(seconds=SECONDS).pid
+    os.kill(pid, signal.SIGKILL)
+    listed = await provider.list_workers()
+    assert [worker.name for worker in listed] == [W]
+    assert manager.describe(seconds=SECONDS).pid != pid
+    assert is_alive(state.pid)
+
+
+async def test_a_new_manager_of_the_name_is_found_by_a_provider_that_knew_the_former(launch, fleet, local_ray):
+    import ray
+
+    manager = launch(demo_spec(W), detached=True)
+    (state,) = manager.wait_until_up(seconds=SECONDS)
+    provider = await RayWorkerProvider.create(fleet, deadline=SECONDS)
+    await provider.get_addr(W)
+    ray.kill(ray.get_actor(manager.name, namespace=manager.namespace))
+    with pytest.raises(ProviderUnavailable, match="there is no actor"):
+        await provider.get_addr(W)
+    launch(detached=True).wait_until_up(seconds=SECONDS)
+    assert await provider.get_addr(W) == state.addresses["primary"]
+
+
+async def test_a_process_that_is_not_connected_joins_by_itself(launch, fleet, local_ray):
+    launch(demo_spec(W)).wait_until_up(seconds=SECONDS)
+    code = """
+        import asyncio, sys
+        from rollbook.adapters.ray.provider import RayWorkerProvider
+
+        async def main():
+            provider = await RayWorkerProvider.create(sys.argv[2], address=sys.argv[1])
+            deadline = asyncio.get_running_loop().time() + 90
+            while True:
+                try:
+                    print(await provider.get_addr("rollout-0-0"))
+                except Exception as exc:
+                    assert asyncio.get_running_loop().time() < deadline, exc
+                    await asyncio.sleep(0.2)
+                else:
+                    break
+            await provider.close()
+
+        asyncio.run(main())
+    """
+    assert run_python(code, local_ray, fleet).stdout.startswith("127.0.0.2:")
+
+
+def test_without_a_cluster_the_provider_says_so_and_waits_for_one():
+    code = """
+        import asyncio
+        from rollbook.adapters.ray.provider import RayWorkerProvider
+        from rollbook.projections.ports import ProviderUnavailable
+
+        async def main():
+            provider = await RayWorkerProvider.create("nobody", address="127.0.0.2:1", deadline=5)
+            for _ in range(2):
+                try:
+                    await provider.list_workers()
+                except ProviderUnavailable as exc:
+                    print(exc)
+            await provider.close()
+
+        asyncio.run(main())
+    """
+    assert run_python(code).stdout.count("no answer") == 2

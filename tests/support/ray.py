@@ -1,0 +1,120 @@
+"""A real local Ray, one for all tests of a session, and fleets on it that are gone when their test is."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.nats import NatsServer
+from support.stream import FleetStream
+
+from rollbook.adapters.ray.border import NAMESPACE
+from rollbook.adapters.ray.manager import RayWorkerManager
+from rollbook.adapters.ray.spec import WorkerSpec
+from rollbook.events import WorkerFact
+
+ADDRESS = "127.0.0.2"
+"""Loopback. Ray replaces 127.0.0.1 by the machine's own address."""
+SECONDS = 90.0
+"""Deadline for what takes two seconds on a quiet machine."""
+DEMO = "rollbook.adapters.demo.worker:DemoWorker"
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def local_ray() -> Iterator[str]:
+    """Its address. The workers of Ray find our code, and the tests' own, by PYTHONPATH."""
+    import ray
+
+    # Not in pytest's folder: Ray puts sockets there, whose paths have room for about a hundred letters.
+    folder = tempfile.mkdtemp(prefix="rollbook-ray-")
+    path = os.pathsep.join(str(ROOT / part) for part in ("events", "projections", "adapters", "tests"))
+    context = ray.init(
+        address="local",
+        num_cpus=4,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level=logging.ERROR,
+        configure_logging=False,
+        runtime_env={"env_vars": {"PYTHONPATH": path}},
+        _node_ip_address=ADDRESS,
+        _temp_dir=folder,
+    )
+    yield str(context.address_info["address"])
+    ray.shutdown(wait_for_processes=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def stream(nats_server: NatsServer, fleet: str) -> FleetStream:
+    """The fleet's stream on the shared server."""
+    return FleetStream(nats_server.url, fleet).make()
+
+
+Launch = Callable[..., RayWorkerManager]
+
+
+@contextlib.contextmanager
+def launched(server: NatsServer, fleet: str, *specs: WorkerSpec) -> Iterator[RayWorkerManager]:
+    """A fleet with its stream, which is gone afterwards."""
+    FleetStream(server.url, fleet).make()
+    try:
+        yield RayWorkerManager.launch(specs, fleet=fleet, environ={"ROLLBOOK_NATS_URL": server.url}, seconds=SECONDS)
+    finally:
+        end_fleet(fleet)
+
+
+@pytest.fixture
+def launch(local_ray: str, nats_server: NatsServer, stream: FleetStream, fleet: str) -> Iterator[Launch]:
+    """Launches workers of the test's fleet; whatever is left of it at the end is killed."""
+
+    def launch(*specs: WorkerSpec, **options) -> RayWorkerManager:
+        options.setdefault("environ", {"ROLLBOOK_NATS_URL": nats_server.url})
+        return RayWorkerManager.launch(specs, fleet=fleet, seconds=SECONDS, **options)
+
+    yield launch
+    end_fleet(fleet)
+
+
+def end_fleet(fleet: str) -> None:
+    """Kill its manager first, then its workers."""
+    import ray
+
+    names = [one["name"] for one in ray.util.list_named_actors(all_namespaces=True)]
+    for name in sorted(name for name in names if name.partition("/")[0] == f"rollbook-{fleet}"):
+        with contextlib.suppress(ValueError):
+            ray.kill(ray.get_actor(name, namespace=NAMESPACE))
+
+
+def demo_spec(name: str = "rollout-0-0", **fields) -> WorkerSpec:
+    """A demo worker that needs no CPU of its own, so that as many fit as a test likes."""
+    return WorkerSpec(name=name, **{"actor": DEMO, "ray_options": {"num_cpus": 0}, "process_seconds": SECONDS} | fields)
+
+
+def facts_about(stream: FleetStream, worker: str) -> list[WorkerFact]:
+    """What the log says about one worker, in order."""
+    return [
+        line.recorded.fact
+        for line in stream.lines()
+        if line.recorded and isinstance(line.recorded.fact, WorkerFact) and line.recorded.fact.worker == worker
+    ]
+
+
+def told(facts: list[WorkerFact]) -> list[str]:
+    """Facts as short words: `Started 1`."""
+    return [f"{type(fact).__name__.removeprefix('Worker')} {fact.incarnation}" for fact in facts]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is such a process, and it is not a dead one that its parent has not asked about yet."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"

@@ -1,0 +1,46 @@
+"""Workers that go wrong, one way each. Imported by name in the processes of Ray's workers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from rollbook.adapters.demo.worker import DemoWorker
+
+
+class Broken:
+    """Cannot be made."""
+
+    def __init__(self, **_) -> None:
+        raise ValueError("no weights at that path")
+
+
+class Hangs:
+    """Never comes to listen."""
+
+    def __init__(self, **_) -> None:
+        pass
+
+    def start(self) -> dict[str, str]:
+        time.sleep(3600)
+        return {}
+
+
+class Supervisor(DemoWorker):
+    """Its server counts as ended when a file appears; it notes that it was stopped."""
+
+    def __init__(self, *, folder: str, **rest) -> None:
+        super().__init__(**rest)
+        self._folder = Path(folder)
+        self._stopped = threading.Event()
+
+    def wait(self) -> str:
+        end = self._folder / f"end-{self.incarnation}"
+        while not end.exists():
+            time.sleep(0.02)
+        return end.read_text()
+
+    async def stop(self) -> None:
+        await super().stop()
+        (self._folder / f"stopped-{self.incarnation}").touch()
