@@ -151,7 +151,7 @@ class Client(NatsClient):
             _log.exception("nats.sink.failed", subject=subject.decode(errors="replace"))
 
     async def close(self) -> None:
-        """Close it for good. Whoever waits for an answer gets `LogUnavailable` when the time is up."""
+        """Close it for good. Whoever waits for an answer gets `LogUnavailable`."""
         self.closing = True
         await super().close()
 

@@ -115,7 +115,9 @@ class JetStreamLog:
 
     async def _find(self, drafts: Sequence[Draft], expect: Mapping[str, int]) -> dict[str, int]:
         """Which of `drafts` stand on their subjects: after the expectation, or within the duplicate window."""
-        missing = {draft.subject: {d.id for d in drafts if d.subject == draft.subject} for draft in drafts}
+        missing: dict[str, set[str]] = {}
+        for draft in drafts:
+            missing.setdefault(draft.subject, set()).add(draft.id)
         found: dict[str, int] = {}
         since: dict[str, Any] = {}
         if any(subject not in expect for subject in missing):
