@@ -76,7 +76,7 @@ async def test_another_writer_deposes_it_before_the_next_call():
     await fleet.until(lambda: fleet.controller.lanes["a"].idle)
     await fleet.say(LeadershipTaken(proxy="a", owner="another", epoch=9))
     await fleet.up()
-    with pytest.raises(Deposed, match="another controller writes for proxy 'a'"):
+    with pytest.raises(Deposed, match="another has taken over proxy 'a'"):
         await fleet.running
     assert fleet.calls("add") == []
     assert fleet.facts(Registering) == []

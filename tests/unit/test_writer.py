@@ -3,13 +3,18 @@
 import asyncio
 
 import pytest
-from support.core import FLEET
+from support.core import CODEC, FLEET
 from support.fleet import Fleet, on_virtual_time
 
 from rollbook.adapters.memory.faults import LogFaults
-from rollbook.events import LeadershipTaken, ProxyReachable
+from rollbook.events import Draft, LeadershipTaken, ProxyReachable
+from rollbook.events.subjects import proxy_subject
+from rollbook.projections.projector import Projector
 from rollbook.projections.resources import Resources
 from rollbook.projections.writer import MOST_IN_A_BATCH, Deposed, FencedWriter
+
+FOLDING = []
+"""Tasks that nobody else keeps; they end with their loop."""
 
 
 def writer(fleet, owner="one", proxy="a"):
@@ -24,7 +29,9 @@ def writer(fleet, owner="one", proxy="a"):
         rng=fleet.rng,
         owner=owner,
     )
-    return FencedWriter(proxy, FLEET, resources)
+    projector = Projector(fleet.log, CODEC, fleet.clock)
+    FOLDING.append(asyncio.get_running_loop().create_task(projector.run()))
+    return FencedWriter(proxy, FLEET, projector, resources)
 
 
 def fact(number):
@@ -176,3 +183,15 @@ async def test_closing_leaves_what_was_not_appended():
     fleet.log.available = True
     await asyncio.sleep(10)
     assert versions(fleet) == []
+
+
+@on_virtual_time
+async def test_i9_garbage_on_its_subject_deposes_nobody():
+    fleet = Fleet()
+    one = writer(fleet)
+    await one.take_over("one", 1)
+    await one.write(fact(1))
+    await fleet.log.append([Draft(proxy_subject(FLEET, "a"), "not-an-id", b"garbage")])
+    await fleet.log.append([Draft(proxy_subject(FLEET, "a"), "nor-this", b"{}")])
+    await asyncio.gather(*(one.write(fact(number)) for number in range(2, 5)))
+    assert versions(fleet) == [1, 2, 3, 4]

@@ -52,7 +52,7 @@ class Lane:
         self._rng = resources.rng
         self._tell = resources.tell
         self._reader = Reader(proxy, resources.clock, self._paces.call_deadline)
-        self._writer = FencedWriter(self.name, policy.fleet, resources)
+        self._writer = FencedWriter(self.name, policy.fleet, projector, resources)
         self._steps = Steps(
             proxy,
             served,

@@ -1,8 +1,9 @@
 """The fenced writer of one proxy's subject: intents and outcomes go into the log one after the other, or not at all.
 
 Every append expects the subject's last sequence to be the one that this writer left there. So a deposed controller's
-append is refused by the server [I7], and nothing is written out of turn. Facts that arrive while an append is under
-way go together in the next one (intents of many workers become one atomic batch).
+append is refused by the server [I7], and nothing is written out of turn. A refusal alone deposes nobody: garbage on the
+subject causes one too [I9]; only a LeadershipTaken that the fold has seen does. Facts that arrive while an append is
+under way go together in the next one (intents of many workers become one atomic batch).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from rollbook.events import Codec, Draft, Fact, LeadershipTaken, RollbookError
 from rollbook.events.subjects import proxy_subject
 from rollbook.events.times import rfc3339
 from rollbook.projections.ports import AppendConflict, LogUnavailable
+from rollbook.projections.projector import Projector
 from rollbook.projections.resources import Resources
 
 MOST_IN_A_BATCH: Final = 500
@@ -23,12 +25,11 @@ RETRY_SECONDS: Final = 0.2
 
 
 class Deposed(RollbookError):
-    """Somebody else wrote to the proxy's subject: this process does not lead the fleet any more."""
+    """Another process took the proxy over: this one does not lead the fleet any more."""
 
-    def __init__(self, proxy: str, conflict: AppendConflict) -> None:
+    def __init__(self, proxy: str, owner: str | None) -> None:
         super().__init__(
-            f"another controller writes for proxy {proxy!r} ({conflict}); this one stands down. "
-            "Run one controller a fleet"
+            f"{owner} has taken over proxy {proxy!r}; this controller stands down. Run one controller a fleet"
         )
 
 
@@ -40,14 +41,16 @@ class _Waiting(msgspec.Struct, gc=False):
 class FencedWriter:
     """Appends to one proxy's subject. Use it from one event loop."""
 
-    def __init__(self, proxy: str, fleet: str, resources: Resources) -> None:
+    def __init__(self, proxy: str, fleet: str, projector: Projector, resources: Resources) -> None:
         self._proxy = proxy
+        self._projector = projector
         self._log = resources.log
         self._clock = resources.clock
         self._ids = resources.ids
         self._publisher = resources.owner
         self._codec = Codec(fleet)
         self._subject = proxy_subject(fleet, proxy)
+        self._leader = ("", 0)
         self._last = 0
         self._queue: list[_Waiting] = []
         self._writing: asyncio.Task[None] | None = None
@@ -56,6 +59,7 @@ class FencedWriter:
 
     async def take_over(self, owner: str, epoch: int) -> int:
         """Become the subject's only writer: move its sequence, so that whoever wrote before is refused."""
+        self._leader = (owner, epoch)
         draft = self._draft(LeadershipTaken(proxy=self._proxy, owner=owner, epoch=epoch))
         while True:
             try:
@@ -74,7 +78,7 @@ class FencedWriter:
     async def write(self, *facts: Fact) -> int:
         """Append the facts in order and return the last one's sequence. Waits as long as the log does not answer.
 
-        Raises `Deposed` if somebody else has written to the subject.
+        Raises `Deposed` if another controller has taken over.
         """
         waiting = _Waiting([self._draft(fact) for fact in facts], asyncio.get_running_loop().create_future())
         self._queue.append(waiting)
@@ -114,11 +118,25 @@ class FencedWriter:
                 self.writable = False
                 await self._clock.sleep(RETRY_SECONDS)
                 continue
-            except AppendConflict as exc:
-                raise Deposed(self._proxy, exc) from exc
+            except AppendConflict:
+                await self._look_up()
+                continue
             self.writable = True
             self._last = sequences[-1]
             return sequences
+
+    async def _look_up(self) -> None:
+        """Something that this writer did not write stands on the subject. Raises `Deposed` if it is a takeover."""
+        try:
+            last = await self._log.last(self._subject)
+        except LogUnavailable:
+            await self._clock.sleep(RETRY_SECONDS)
+            return
+        self._last = 0 if last is None else last.sequence
+        await self._projector.passed(self._last)
+        record = self._projector.state.ledger.look(self._proxy)
+        if (record.owner, record.epoch) != self._leader:
+            raise Deposed(self._proxy, record.owner)
 
     async def close(self) -> None:
         """Stop writing; what has not been appended is not."""
