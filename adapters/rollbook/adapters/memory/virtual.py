@@ -106,16 +106,24 @@ class VirtualLoop(base_events.BaseEventLoop):
 
     def finish(self) -> None:
         """Cancel what still lives and let it end; then drop what was killed, whose `finally` blocks can do no harm."""
+        self._rounds = 0
         living = [task for task in self._tasks() if not _is_dead(task.context)]
         for task in living:
             task.cancel()
         if living:
             self.run_until_complete(asyncio.gather(*living, return_exceptions=True))
         self.set_exception_handler(_ignore)
-        for task in self._tasks():
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            _drop(task)
+        self.run_until_complete(self._bury())
         self.run_until_complete(self.shutdown_asyncgens())
+
+    async def _bury(self) -> None:
+        """Unwind the tasks of killed processes, each in its own dead context: nothing that they start is ever run."""
+        buried: set[_Task[Any]] = set()
+        while dead := [task for task in self._tasks() if task not in buried and _is_dead(task.context)]:
+            for task in dead:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                task.context.run(_drop, task)
+            buried.update(dead)
 
     # -------------------------------------------------------------- what BaseEventLoop leaves to its kinds
 
