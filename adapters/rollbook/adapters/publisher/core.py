@@ -18,7 +18,14 @@ import structlog
 from rollbook.adapters.ids import UuidV7
 from rollbook.adapters.jetstream.connection import Connection
 from rollbook.adapters.publisher.entry import Entry, Fence, LifeNumber
-from rollbook.adapters.publisher.errors import NotSent, OutboxFull, PublisherClosed, PublisherForked, WouldBlock
+from rollbook.adapters.publisher.errors import (
+    NotSent,
+    OutboxFull,
+    PublisherClosed,
+    PublisherError,
+    PublisherForked,
+    WouldBlock,
+)
 from rollbook.adapters.publisher.outbox import DurableOutbox
 from rollbook.adapters.publisher.receipt import Book, Flushed, PublisherStats, Receipt, Unsent, in_event_loop
 from rollbook.adapters.publisher.sender import Sender
@@ -76,12 +83,12 @@ class Core:
         `PublisherForked`.
         """
         if self._gone is not None:
-            self._refuse(self._gone)
+            self.check_open()
         if not checked:
             self._check(fact, numbered_later=ask or life is not None)
         receipt: Receipt[Any] = Receipt(self._book)
         known = self._known.get(fact.worker, 0) if isinstance(fact, WorkerFact) else 0
-        if not self._intake.put(Entry(receipt, fact, time.monotonic(), known, life, ask, fence)):
+        if not self._intake.put((receipt, fact, time.monotonic(), known, life, ask, fence)):
             self._refuse_for_want_of_room(receipt)
         elif self._intake.ended:
             self._give_up(list(self._intake.take()))
@@ -89,10 +96,19 @@ class Core:
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run `work` on the sender's loop. Raises `PublisherClosed` or `PublisherForked`."""
-        if self._gone is not None:
+        try:
+            self.check_open()
+        except PublisherError:
             work.close()
-            self._refuse(self._gone)
+            raise
         return self.sender.submit(work)
+
+    def check_open(self) -> None:
+        """Raise `PublisherForked` or `PublisherClosed` if there is nobody to take a fact."""
+        if self._gone is PublisherForked:
+            raise PublisherForked
+        if self._gone is not None:
+            raise PublisherClosed("the publisher is closed; make a new one")
 
     def stats(self) -> PublisherStats:
         """Counts, and what holds facts up."""
@@ -114,7 +130,7 @@ class Core:
         if in_event_loop():
             raise WouldBlock("close()", "await publisher.aclose()")
         if self._gone is PublisherForked:
-            self._refuse(self._gone)
+            raise PublisherForked
         with self._closing:
             if self._closed is None:
                 self._gone = PublisherClosed
@@ -130,11 +146,6 @@ class Core:
         if numbered_later and isinstance(fact, WorkerFact) and not fact.incarnation:
             fact = msgspec.structs.replace(fact, incarnation=MAX_INTEGER)
         self._codec.draft(fact, id=_SOME_ID, time=_SOME_ID, publisher=self._name)
-
-    def _refuse(self, gone: type[PublisherClosed | PublisherForked]) -> None:
-        if gone is PublisherForked:
-            raise PublisherForked
-        raise PublisherClosed("the publisher is closed; make a new one")
 
     def _refuse_for_want_of_room(self, receipt: Receipt[Any]) -> None:
         error = OutboxFull(self._limit)

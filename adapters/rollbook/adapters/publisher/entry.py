@@ -33,6 +33,10 @@ class Fence(msgspec.Struct, frozen=True):
     """The life that was checked; 0 if the log knows none."""
 
 
+Arrival = tuple[Receipt[Any], Fact, float, int, LifeNumber | None, bool, Fence | None]
+"""The first fields of `Entry`: a tuple, because the caller's thread makes it."""
+
+
 class Attempt(msgspec.Struct, frozen=True):
     """A fenced publish that was sent and whose outcome may be unknown."""
 

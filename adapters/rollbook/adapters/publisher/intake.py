@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import functools
 import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from rollbook.adapters.publisher.entry import Entry
+from rollbook.adapters.publisher.entry import Arrival, Entry
 
 
 class Intake:
@@ -27,7 +28,7 @@ class Intake:
     """
 
     def __init__(self, limit: int, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
-        self._entries: deque[Entry] = deque()
+        self._arrivals: deque[Arrival] = deque()
         self._permits: deque[None] = deque([None] * limit)
         self._awake = False
         self._ended = False
@@ -39,23 +40,21 @@ class Intake:
             self._fd = fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             # Closed with the object, when nobody can write to it any more: its number may then be another file's.
             weakref.finalize(self, os.close, fd)
-            write = ctypes.PyDLL(None).eventfd_write
-            write.argtypes = (ctypes.c_int, ctypes.c_uint64)
-            self._ring = lambda: write(fd, 1)
+            self._ring = functools.partial(ctypes.PyDLL(None).eventfd_write, ctypes.c_int(fd), ctypes.c_uint64(1))
 
     def attach(self) -> None:
         """On the loop's thread, before anything else: hear the bell."""
         if self._fd is not None:
             self._loop.add_reader(self._fd, self._heard, self._fd)
 
-    def put(self, entry: Entry) -> bool:
-        """Accept `entry`, or return False if the limit is reached. Any thread."""
+    def put(self, arrival: Arrival) -> bool:
+        """Accept `arrival`, or return False if the limit is reached. Any thread."""
         try:
             self._permits.pop()
         except IndexError:
             return False
-        self._entries.append(entry)
-        # The loop puts the flag down before it looks at the entries, so one of the two sees the other.
+        self._arrivals.append(arrival)
+        # The loop puts the flag down before it looks at the arrivals, so one of the two sees the other.
         if not self._awake:
             self._awake = True
             self._ring()
@@ -69,9 +68,9 @@ class Intake:
     def take(self) -> Iterator[Entry]:
         """What was accepted since the last time, in order."""
         self._awake = False
-        while self._entries:
+        while self._arrivals:
             try:
-                yield self._entries.popleft()
+                yield Entry(*self._arrivals.popleft())
             except IndexError:  # after the end several threads may clear up
                 return
 
@@ -84,7 +83,7 @@ class Intake:
         self._ended = True
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._arrivals)
 
     def _heard(self, fd: int) -> None:
         os.eventfd_read(fd)

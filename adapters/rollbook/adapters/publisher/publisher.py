@@ -89,9 +89,7 @@ class Publisher:
     def worker(self, name: str, **identity: Unpack[Identity]) -> Life:
         """Begin a new life of `name`. It is numbered by the log with its first fact. Raises `InvalidName`."""
         validate_name("worker", name)
-        life = Life(self._accept, name, identity)
-        with self._making:
-            self._lives[name] = life
+        life = self._lives[name] = Life(self._accept, name, identity)
         return life
 
     def worker_started(
@@ -130,8 +128,9 @@ class Publisher:
         be gone, about the life that is the current one in the log at this moment. If the log cannot be asked now, the
         receipt ends in `IncarnationUnknown`: it is not kept for later, when it would hit another life.
         """
-        validate_name("worker", name)
         life = self._lives.get(name)
+        if life is None:
+            validate_name("worker", name)
         simple = is_simple(evidence, reason)
         if incarnation is None and life is not None and not life.ended:
             return life.say(WorkerDown, identity=identity, checked=simple, evidence=evidence, reason=reason)
@@ -174,6 +173,7 @@ class Publisher:
     ) -> Receipt[int]:
         """About this publisher's life of `name`, or about a new one: of that number, or to be numbered by the log."""
         validate_name("worker", name)
+        self._core.check_open()  # before the lock: in a forked child nobody may be there to release it
         with self._making:
             life = self._lives.get(name)
             if incarnation is not None:

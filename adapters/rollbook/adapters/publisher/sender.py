@@ -26,6 +26,7 @@ from rollbook.adapters.publisher.intake import Intake
 from rollbook.adapters.publisher.lanes import Lanes
 from rollbook.adapters.publisher.link import ASK_WITHIN, Link
 from rollbook.adapters.publisher.memory import Memory
+from rollbook.adapters.publisher.questions import Questions
 from rollbook.adapters.publisher.reader import Reader
 from rollbook.adapters.publisher.receipt import Flushed, Superseded, Unsent
 from rollbook.adapters.publisher.store import Store
@@ -38,6 +39,8 @@ T = TypeVar("T")
 
 WINDOW: Final = 256
 """Facts in flight at a time, each of another subject."""
+_REMIND: Final = 30.0
+"""Seconds between two log lines about the same interruption."""
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
 """Seconds until a fact is tried again: the first and the longest bound, with full jitter below it."""
@@ -76,8 +79,9 @@ class Sender:
         self._wanted = asyncio.Event()
         self._changed = asyncio.Event()
         self._stopping = False
+        self._trouble_told = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._asked: dict[concurrent.futures.Future[Any], Coroutine[Any, Any, Any]] = {}
+        self._questions = Questions(self.loop)
         self._thread = threading.Thread(target=self._run, name="rollbook-publisher", daemon=True)
 
     # ------------------------------------------------------------ for the callers' threads
@@ -91,14 +95,7 @@ class Sender:
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run `work` on the loop. Its future ends in `PublisherClosed` if the thread ends first."""
-        answer: concurrent.futures.Future[T] = concurrent.futures.Future()
-        self._asked[answer] = work
-        answer.add_done_callback(lambda _: self._asked.pop(answer, None))
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and so is the intake
-            self.loop.call_soon_threadsafe(lambda: self._start(self._answer(work, answer)))
-        if self.intake.ended:
-            self._end_questions()
-        return answer
+        return self._questions.ask(work)
 
     def stop(self, timeout: float) -> Flushed:
         """Flush for at most `timeout` seconds, and wait until the thread has ended."""
@@ -159,27 +156,10 @@ class Sender:
             _log.exception("publisher.thread.failed")
         finally:
             self.intake.end()
-            self._end_questions()
-            if not self._stopping:
-                for entry in list(self.open.values()):
-                    self._end(entry, NotSent("the publisher's thread failed; the reason is in the log of this process"))
-
-    async def _answer(self, work: Coroutine[Any, Any, T], answer: concurrent.futures.Future[T]) -> None:
-        with contextlib.suppress(concurrent.futures.InvalidStateError):  # nobody waits for it any more
-            try:
-                answer.set_result(await work)
-            except asyncio.CancelledError:
-                answer.set_exception(_ended())
-                raise
-            except Exception as exc:  # noqa: BLE001 - it is raised where the answer is awaited
-                answer.set_exception(exc)
-
-    def _end_questions(self) -> None:
-        """The thread has ended: who still waits for an answer, or asked too late, is told so."""
-        for answer, work in tuple(self._asked.items()):
-            work.close()
-            with contextlib.suppress(concurrent.futures.InvalidStateError):
-                answer.set_exception(_ended())
+            self._questions.end()
+            for entry in self.open.values() if not self._stopping else ():
+                # They stay open, and in the durable outbox: closing reports them.
+                entry.receipt.settle(None, NotSent("the publisher's thread failed; this process's log says why"))
 
     async def _main(self) -> None:
         self.intake.attach()
@@ -337,18 +317,16 @@ class Sender:
         self._changed.set()
 
     def _note_trouble(self, trouble: LogError) -> None:
-        if str(trouble) != self.trouble:
-            self.trouble = str(trouble)
-            _log.warning("publisher.held_up", reason=self.trouble, waiting=len(self.open))
+        now = time.monotonic()
+        if self.trouble is None or now - self._trouble_told > _REMIND:
+            self._trouble_told = now
+            _log.warning("publisher.held_up", reason=str(trouble), waiting=len(self.open))
+        self.trouble = str(trouble)
 
     def _note_flowing(self) -> None:
         if self.trouble is not None:
             self.trouble = None
             _log.info("publisher.flowing", waiting=len(self.open))
-
-
-def _ended() -> PublisherClosed:
-    return PublisherClosed("the publisher was closed meanwhile; make a new one")
 
 
 _GIVE_NUMBER: Final = "It is not kept for later, when another life may be the current one; pass `incarnation`"
