@@ -179,13 +179,13 @@ async def test_a_handle_from_before_a_restart_removes_nobody(bench):
     assert {(entry.url, entry.fleet) for entry in await entries(bench.proxy)} == {(url, "other"), (other.url, FLEET)}
 
 
-async def test_a_promise_from_before_a_restart_is_void(bench):
+async def test_a_promise_from_before_a_restart_stays_one(bench):
+    """Never done, and not failed either: unknown is never no."""
     pending = await bench.proxy.add(target(await bench.worker()))
     await until(lambda: entries(bench.proxy), bool)
     bench.restart()
-    answer = await bench.proxy.outcome(pending)
-    assert isinstance(answer, Failed)
-    assert "does not know" in answer.reason
+    assert await bench.proxy.outcome(pending) == pending
+    assert await entries(bench.proxy) == ()
 
 
 async def test_an_add_of_what_does_not_answer_fails_and_is_never_listed(bench):

@@ -12,7 +12,7 @@ from support.workers import nobody_listens
 
 from rollbook.adapters.proxies import http
 from rollbook.adapters.proxies.sglang import SglangProxy
-from rollbook.projections.ports import Entry, Failed, Pending, ProxyUnavailable, Target
+from rollbook.projections.ports import Done, Entry, Failed, Pending, ProxyUnavailable, Target
 
 TARGET = Target(worker="rollout-3-0", incarnation=8, url="http://10.0.0.1:8000")
 ENTRY = Entry(url=TARGET.url, handle="6f3f4a35-8e0a-4d75-8a43-0d0a8f1b8f8e")
@@ -90,6 +90,38 @@ async def test_a_refusal_in_the_routers_words_is_its_answer():
             assert await call == Failed("Job queue full: 1000 jobs pending")
         with pytest.raises(ProxyUnavailable, match="answered 500"):
             await proxy.list()
+
+
+@pytest.mark.parametrize(
+    ("state", "answer"),
+    [
+        ({"worker_type": "regular"}, Done()),
+        ({"worker_type": "regular", "job_status": {"job_type": "RemoveWorker", "status": "failed"}}, Done()),
+        ({"worker_type": "unknown", "job_status": {"job_type": "RemoveWorker", "status": "failed"}}, None),
+        ({"worker_type": "unknown", "job_status": {"job_type": "AddWorker", "status": "pending"}}, None),
+        ({"worker_type": "regular", "job_status": {"job_type": "AddWorker", "status": "processing"}}, None),
+        (
+            {"worker_type": "regular", "job_status": {"job_type": "AddWorker", "status": "failed", "message": "no"}},
+            Failed("no"),
+        ),
+        (
+            {"worker_type": "unknown", "job_status": {"job_type": "AddWorker", "status": "failed"}},
+            Failed("the router's job failed without a reason"),
+        ),
+    ],
+)
+async def test_the_outcome_of_an_add_is_told_from_that_of_a_removal(state, answer):
+    async with answering(saying(200, json.dumps(state))) as proxy:
+        pending = Pending(ENTRY.handle)
+        assert await proxy.outcome(pending) == (answer or pending)
+
+
+async def test_what_the_router_does_not_know_is_gone_to_a_removal_and_pending_to_an_add():
+    """The end of a removal wipes the state of the add that follows it; unknown is never no."""
+    unknown = json.dumps({"error": f"Worker {ENTRY.handle} not found", "code": "WORKER_NOT_FOUND"})
+    async with answering(saying(404, unknown)) as proxy:
+        assert await proxy.remove(ENTRY) == Done()
+        assert await proxy.outcome(Pending(ENTRY.handle)) == Pending(ENTRY.handle)
 
 
 async def test_a_key_does_not_follow_a_redirect():

@@ -180,10 +180,9 @@ class MemoryProxy:
         return Done()
 
     async def outcome(self, pending: Pending) -> Answer:
-        """What became of an add. Raises `ProxyUnavailable`."""
+        """What became of an add; `Pending` also after a restart, which forgets it. Raises `ProxyUnavailable`."""
         self._note("outcome", pending)
-        unknown = Failed("the router does not know of it any more")
-        return await self._call(lambda: self._outcomes.get(pending.handle, unknown))
+        return await self._call(lambda: self._outcomes.get(pending.handle, pending))
 
     async def close(self) -> None:
         """End its jobs, so that no task is left."""

@@ -75,7 +75,10 @@ class _Job(msgspec.Struct):
 
 
 class _WorkerState(msgspec.Struct):
+    worker_type: str
+    """`unknown` for a URL that is not registered."""
     job_status: _Job | None = None
+    """The last job for the URL, whoever asked for it, unless it succeeded."""
 
 
 class SglangProxy:
@@ -155,18 +158,23 @@ class SglangProxy:
         return Done() if _unknown(reply) else _refused(reply)
 
     async def outcome(self, pending: Pending) -> Answer:
-        """The state of the job for the URL. A job that refused a duplicate is `Failed`: the labels may be another's."""
+        """What the URL's last job says, or that the URL is registered. Whose labels it has, only a listing tells.
+
+        A job that refused a duplicate is `Failed`: the labels are those of whoever came first. A handle that the router
+        does not know is `Pending`: it may have restarted, but the end of an earlier removal of the URL also wipes the
+        state of the add that follows it.
+        """
         reply = await self._http.call("GET", _path(pending.handle))
         if _unknown(reply):
-            return Failed("the router does not know of it any more: it restarted, or the entry was removed")
+            return pending
         if reply.status != HTTPStatus.OK:
             return _refused(reply)
-        job = reply.decode(_WorkerState).job_status
-        if job is None:
-            return Done()
-        if job.job_type == "AddWorker" and job.status == "failed":
-            return Failed(job.message or "the router's job failed without a reason")
-        return pending
+        state = reply.decode(_WorkerState)
+        job = state.job_status
+        if job is not None and job.job_type == "AddWorker":
+            failed = job.status == "failed"
+            return Failed(job.message or "the router's job failed without a reason") if failed else pending
+        return pending if state.worker_type == "unknown" else Done()
 
     async def close(self) -> None:
         """Let go of connections."""
