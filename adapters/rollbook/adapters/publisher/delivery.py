@@ -44,6 +44,7 @@ class Delivery:
             and entry.asking is None
             and not entry.incarnation_missing
             and not (entry.attempts and now - entry.first_sent > SAFE_REPEAT)
+            and not self._memory.is_first_up(entry)
             and not self._memory.revives_own_down(entry)
         )
 
@@ -58,7 +59,7 @@ class Delivery:
     def encode(self, entry: Entry, *, incarnation: int | None = None, seen: int | None = None) -> Draft:
         """The fact as bytes; by default as the caller knew it. Raises `InvalidFact` and its kin."""
         fact = entry.fact
-        if entry.recovered is not None and (seen is None or fact is None):
+        if entry.recovered is not None and (fact is None or seen in {None, entry.seen}):
             return entry.recovered
         if fact is None:
             raise TypeError("an entry without a fact is a recovered one")
@@ -71,15 +72,10 @@ class Delivery:
     # ------------------------------------------------------------ at the moment of the call
 
     async def ask(self, entry: Entry) -> None:
-        """Find out what was true at the moment of the call. Raises `IncarnationUnknown` if that cannot be known."""
+        """Find the life that was the current one at the call. Raises `IncarnationUnknown` if that cannot be known."""
         fact = _worker_fact(entry)
         census = await self._reader.census(fact.worker)
-        last, stored_at = await self._reader.last(entry.subject)
         called = entry.called + await self._reader.clock()
-        if stored_at <= called:
-            entry.seen = max(entry.seen, last)
-        if not entry.ask:
-            return
         if not census.incarnation:
             raise IncarnationUnknown(f"the log knows no life of {fact.worker}; publish with its incarnation")
         if census.began > called:
@@ -88,6 +84,7 @@ class Delivery:
                 "an earlier life, which is over anyway"
             )
         entry.fact = msgspec.structs.replace(fact, incarnation=census.incarnation)
+        entry.seen = max(entry.seen, census.sequence)
         entry.ask = False
 
     async def look(self, worker: str) -> Fence:
@@ -108,7 +105,11 @@ class Delivery:
             stored = await self._find(entry.subject, entry.floor, entry.receipt.id)
             if stored:
                 return stored
-        seen = await self._own_chain(entry) if self._memory.revives_own_down(entry) else None
+        seen = entry.seen
+        if self._memory.is_first_up(entry):
+            seen = await self._known_at_the_call(entry)
+        if self._memory.revives_own_down(entry):
+            seen = await self._own_chain(entry, seen)
         return await self._append(self.draft(entry, seen=seen))
 
     async def _numbered(self, entry: Entry, life: LifeNumber) -> int:
@@ -155,9 +156,19 @@ class Delivery:
                     return Superseded(worker, message.sequence)
                 expected = message.sequence
 
-    async def _own_chain(self, entry: Entry) -> int:
-        """How far the author of `entry` knew its subject: up to the first message since that is not its own."""
-        seen = entry.seen
+    async def _known_at_the_call(self, entry: Entry) -> int:
+        """What the log knew about the worker when the fact was published: its last sequence at that moment."""
+        last, stored_at = await self._reader.last(entry.subject)
+        if not last:
+            return 0
+        called = entry.called + await self._reader.clock()
+        if stored_at <= called:
+            return last
+        before = (one.sequence for one in await self._reader.after(entry.subject, 0) if one.stored_at <= called)
+        return max(before, default=0)
+
+    async def _own_chain(self, entry: Entry, seen: int) -> int:
+        """How far beyond `seen` the author knew its subject: up to the first message that is not its own."""
         for message in await self._reader.after(entry.subject, seen):
             if not self._memory.is_own(entry.subject, message.id):
                 break

@@ -49,6 +49,6 @@ class Memory:
     def is_first_up(self, entry: Entry) -> bool:
         """An Up of a numbered life, by a publisher that knows nothing of the worker: so it may not know of a Down."""
         fact = entry.fact
-        if not isinstance(fact, WorkerUp) or entry.fence is not None:
+        if not isinstance(fact, WorkerUp) or entry.fence is not None or entry.recovered is not None:
             return False
         return bool(fact.incarnation) and not (fact.seen or entry.seen)

@@ -182,7 +182,7 @@ class Sender:
             self.counts.accepted += 1
             self.open[entry.key] = entry
             self._lanes.offer(entry.subject, entry)
-            if entry.ask or self.memory.is_first_up(entry):
+            if entry.ask:
                 self._ask_now(entry)
             self._keep(entry)
         self._wanted.set()
@@ -240,7 +240,7 @@ class Sender:
     def _ask_now(self, entry: Entry) -> None:
         if self.link.connected:
             entry.asking = self._start(self._ask(entry))
-        elif entry.ask:
+        else:
             self._end(entry, IncarnationUnknown(f"{entry.what}: NATS was not connected at the call. {_GIVE_NUMBER}"))
 
     async def _ask(self, entry: Entry) -> None:
@@ -250,9 +250,8 @@ class Sender:
                 await self._delivery.ask(entry)
             self._keep(entry)
         except (TimeoutError, LogUnavailable) as exc:
-            if entry.ask:
-                told = str(exc) or f"no answer within {ASK_WITHIN:g} s"
-                self._end(entry, IncarnationUnknown(f"{entry.what}: {told}. {_GIVE_NUMBER}"))
+            told = str(exc) or f"no answer within {ASK_WITHIN:g} s"
+            self._end(entry, IncarnationUnknown(f"{entry.what}: {told}. {_GIVE_NUMBER}"))
         except RollbookError as exc:
             self._end(entry, exc)
 
