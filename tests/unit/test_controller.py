@@ -193,6 +193,26 @@ async def test_a_crash_while_quarantining_writes_nothing_twice():
 
 
 @on_virtual_time
+async def test_a_quarantine_whose_answer_is_lost_is_written_once():
+    """[I9]: it is tried again before the fold has seen it."""
+    fleet = Fleet()
+    await fleet.log.append([GARBAGE])
+    appends = []
+
+    def lose_the_answer(fact):
+        if isinstance(fact, MessageQuarantined):
+            appends.append(fact)
+            fleet.log.faults = LogFaults(lose_answer=1, slowest_delivery=20) if len(appends) < 3 else LogFaults()
+        return []
+
+    fleet.log.before = lose_the_answer
+    await fleet.start()
+    await asyncio.sleep(60)
+    assert len(appends) > 1
+    assert len(fleet.facts(MessageQuarantined)) == 1
+
+
+@on_virtual_time
 async def test_a_flood_of_garbage_is_quarantined_in_pieces_and_stops_nothing():
     """[I9]."""
     fleet = Fleet()

@@ -57,6 +57,7 @@ async def test_jitter_draws_each_pause_from_the_whole_range():
     fleet = Fleet(resync=NEVER, backoff_first=1, backoff_most=1)
     fleet.proxy.faults = ProxyFaults(fail_job=1)
     await fleet.start()
+    await fleet.until(lambda: fleet.facts(ProxyReachable))
     await fleet.up()
     await fleet.until(lambda: len(fleet.calls("add")) == 60)
     pauses = spans([call.at for call in fleet.calls("add")])

@@ -7,7 +7,16 @@ import pytest
 from support.fleet import NEVER, Fleet, W, on_virtual_time
 
 from rollbook.adapters.memory.proxy import AS_SGLANG, ProxyFaults
-from rollbook.events import Deregistered, Deregistering, Registered, RegistrationFailed, WorkerDown, WorkerUp
+from rollbook.events import (
+    Deregistered,
+    Deregistering,
+    Registered,
+    Registering,
+    RegistrationFact,
+    RegistrationFailed,
+    WorkerDown,
+    WorkerUp,
+)
 from rollbook.projections.gates import Gate
 from rollbook.projections.listing import Seen
 from rollbook.projections.plan import Remove
@@ -54,6 +63,37 @@ async def test_an_older_worker_does_not_take_a_url_that_a_newer_one_waits_for():
     await asyncio.sleep(60)
     assert fleet.listed() == [(NEW, 1, url)]
     assert [call.what.worker for call in fleet.calls("add")].count(OLD) == 1
+
+
+@on_virtual_time
+async def test_one_change_of_a_url_at_a_time():
+    """[I3]: both come up at once, and the router is slow."""
+    fleet = Fleet(confirm_deadline=60)
+    fleet.proxy.faults = ProxyFaults(slowest_job=4)
+    url = await fleet.up(OLD)
+    await fleet.up(NEW)
+    await fleet.start()
+    await fleet.registered(NEW)
+    await asyncio.sleep(60)
+    assert fleet.listed() == [(NEW, 1, url)]
+    kinds = [type(recorded.fact) for recorded in fleet.recorded() if isinstance(recorded.fact, RegistrationFact)]
+    intents = {Registering, Deregistering}
+    assert [kind in intents for kind in kinds] == [True, False] * (len(kinds) // 2)
+
+
+@on_virtual_time
+async def test_the_address_is_the_one_at_the_moment_of_the_call():
+    """[I6]: it moved while it waited for its turn."""
+    fleet = Fleet(capabilities=msgspec.structs.replace(AS_SGLANG, adds_in_flight=1))
+    fleet.proxy.faults = ProxyFaults(slowest_job=3)
+    await fleet.up(OLD, port=1)
+    await fleet.up(NEW, port=2)
+    await fleet.start()
+    await fleet.until(lambda: fleet.calls("add"))
+    await asyncio.sleep(0.1)
+    moved = fleet.place(NEW, port=3)
+    await fleet.registered(NEW)
+    assert [call.what.url for call in fleet.calls("add")] == ["http://10.0.0.1:1", moved]
 
 
 @on_virtual_time
