@@ -132,7 +132,7 @@ async def test_workers_that_cannot_start_say_why_and_disturb_nobody(launch, stre
         "nowhere-0-0": ({"actor": "no.such.module:Worker"}, "importing no.such.module:Worker raised ModuleNotFound"),
         "broken-0-0": ({"actor": "support.ray_workers:Broken"}, "ValueError: no weights at that path"),
         "hangs-0-0": ({"actor": "support.ray_workers:Hangs", "start_seconds": 1}, "no answer within 1 s"),
-        "unready-0-0": ({"ready_path": "/nowhere", "start_seconds": 5}, "/nowhere answered 404"),
+        "deaf-0-0": ({"actor": "support.ray_workers:Deaf", "start_seconds": 10}, "it was not ready within 10 s"),
         "nocpu-0-0": ({"ray_options": {"num_cpus": 4096}, "process_seconds": 1}, "no answer within 1 s"),
     }
     specs = [demo_spec(name, max_restarts=1, **fields) for name, (fields, _) in bad.items()]

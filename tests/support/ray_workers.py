@@ -27,6 +27,16 @@ class Hangs:
         return {}
 
 
+class Deaf:
+    """Tells an address at which nobody listens."""
+
+    def __init__(self, **_) -> None:
+        pass
+
+    def start(self) -> dict[str, str]:
+        return {"primary": "127.0.0.2:1"}
+
+
 class Supervisor(DemoWorker):
     """Its server counts as ended when a file appears; it notes that it was stopped."""
 
