@@ -204,10 +204,8 @@ async def test_a_body_without_end_is_cut_off():
 
 async def test_a_server_that_never_answers_is_bounded_by_the_caller():
     """Deadlines are the caller's: the call ends when it says, and not as an answer."""
-    accepted = asyncio.Event()
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        accepted.set()
         await reader.read()
         writer.close()
 
@@ -217,11 +215,9 @@ async def test_a_server_that_never_answers_is_bounded_by_the_caller():
         proxy = SglangProxy("router-a", f"http://127.0.0.1:{port}", "math-rl")
         try:
             for call in calls(proxy):
-                accepted.clear()
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(0.2):
                         await call
-                await asyncio.wait_for(accepted.wait(), 30)
         finally:
             await proxy.close()
 
