@@ -135,13 +135,13 @@ def check_plain_order(lines):
 
 
 def check_lives(lines, lives):
-    """Every life has one number, the numbers are without gap, and its started comes before its up."""
+    """Every life has one number, the numbers are without gap, and its facts carry it."""
     for worker in ("life-0-0", "life-1-0"):
         facts = [line.fact for line in lines if line.fact.worker == worker]
         started = [fact.incarnation for fact in facts if isinstance(fact, WorkerStarted)]
         assert started == list(range(1, len(started) + 1))
         ups = [fact.incarnation for fact in facts if isinstance(fact, WorkerUp)]
-        assert ups == started
+        assert sorted(ups) == started  # two threads share the worker, so another life may begin in between
         assert sorted(life.incarnation for life in lives if life.name == worker) == started
 
 
