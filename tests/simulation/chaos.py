@@ -2,7 +2,7 @@
 
 import asyncio
 
-from rollbook.events import Draft, stream_subjects
+from rollbook.events import Draft, FleetStarted, ReconcileHeld, ReconcileReleased, stream_subjects
 from rollbook.projections.ports import LogUnavailable
 
 STRANGE_MESSAGES = (
@@ -28,6 +28,8 @@ class Chaos:
             yield self._repeat("crashes", weather.crashes, self._crash)
         if weather.outages:
             yield self._repeat("outages", weather.outages, self._outage)
+        if weather.operator:
+            yield self._repeat("operator", weather.operator, self._decide)
         if weather.garbage:
             yield self._repeat("garbage", weather.garbage, self._garbage)
         yield self._repeat("strangers", 8.0, self._stranger)
@@ -124,9 +126,26 @@ class Chaos:
                 world.readiness.seconds = 0.0
         world.note(f"outage: {what} is over")
 
+    async def _decide(self, rng) -> None:
+        """A hold of one router or of all, which ends; or a new run, whose workers are all still to come."""
+        world = self._world
+        operator = world.fleet.authors["operator"]
+        if rng.random() < 0.3:
+            await operator.publish(FleetStarted(run_id=f"run-{rng.getrandbits(40)}"))
+            world.fleet.bar = None
+            world.counts["runs"] += 1
+            return
+        proxy = rng.choice([None, *world.routers])
+        await operator.publish(ReconcileHeld(proxy=proxy, by="ada", why="maintenance"))
+        world.counts["holds"] += 1
+        await asyncio.sleep(rng.uniform(0, 5))
+        await operator.publish(ReconcileReleased(proxy=proxy, by="ada", why="done"))
+
     async def _garbage(self, rng) -> None:
         world = self._world
-        subject = rng.choice(stream_subjects(world.policy.fleet)).replace("*", rng.choice(["rollout-0-0", "router-0", "odd name"]))
+        subject = rng.choice(stream_subjects(world.policy.fleet)).replace(
+            "*", rng.choice(["rollout-0-0", "router-0", "odd name"])
+        )
         payload = UNKNOWN if rng.random() < 0.2 else rng.choice(STRANGE_MESSAGES)
         draft = Draft(subject, f"garbage-{rng.getrandbits(60)}", payload)
         world.note(f"garbage on {subject}: {payload[:30]!r}")

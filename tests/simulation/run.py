@@ -4,11 +4,11 @@ import asyncio
 from collections import Counter
 
 import msgspec
-
-from rollbook.adapters.memory import virtual
 from simulation.chaos import Chaos
 from simulation.weather import Weather
 from simulation.world import QUIET_SECONDS, SETTLE_SECONDS, World, Wrong
+
+from rollbook.adapters.memory import virtual
 
 SHOWN_LINES = 150
 
@@ -46,7 +46,9 @@ def simulate(seed: int, weather: Weather | None = None) -> Result:
 
 async def _run(world: World) -> Result:
     errors: list[str] = []
-    world.loop.set_exception_handler(lambda _, context: errors.append(f"{context['message']}: {context.get('exception')!r}"))
+    world.loop.set_exception_handler(
+        lambda _, context: errors.append(f"{context['message']}: {context.get('exception')!r}")
+    )
     background = [asyncio.create_task(author.run()) for author in world.fleet.authors.values()]
     background.append(asyncio.create_task(world.supervise()))
     acting = [asyncio.create_task(director) for director in world.fleet.directors()]
@@ -142,8 +144,11 @@ def _account(world: World) -> None:
         serving = known is not None and known.phase == "serving" and known.incarnation == worker.incarnation
         if worker.unreported:
             continue
-        if serving != (worker.alive and worker.serving):
-            problems.append(f"[truth] {name} {worker.incarnation}: alive {worker.alive}, serving {worker.serving}; roster {known}")
+        earlier = world.witness.began.get((name, worker.incarnation), 0) < world.witness.run_began
+        if serving != (worker.alive and worker.serving and not earlier):
+            problems.append(
+                f"[truth] {name} {worker.incarnation}: alive {worker.alive}, serving {worker.serving}; roster {known}"
+            )
         if (name in state.roster.cordons) != worker.cordoned:
             problems.append(f"[truth] {name}: cordoned {worker.cordoned}, the roster says otherwise")
         if serving and (known.suspension is not None) != worker.suspended:

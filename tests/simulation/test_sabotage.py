@@ -59,7 +59,11 @@ def no_intent_before_a_removal(patch):
 
 def no_fence(patch):
     append = MemoryLog.append
-    patch.setattr(MemoryLog, "append", lambda self, drafts, *, expect=None: append(self, drafts))
+
+    async def unfenced(self, drafts, *, expect=None):
+        return await append(self, drafts)
+
+    patch.setattr(MemoryLog, "append", unfenced)
 
 
 def addresses_are_cached(patch):

@@ -33,7 +33,7 @@ def test_the_schedules_hold_what_they_are_meant_to_hold():
         counts += simulate(seed).counts
     expected = {
         "add", "remove", "listed", "removed", "lost", "kills", "deposed", "slipped", "deaths", "flaps", "stragglers",
-        "repeated", "superseded", "suspensions", "cordons", "left rotation", "garbage", "unremembered",
+        "repeated", "superseded", "suspensions", "cordons", "left rotation", "garbage", "unremembered", "runs", "holds",
         "ended by Deposed", "ended by LeadershipLost", "ended by LogUnavailable", "ended by NoneType",
         "outage log", "outage provider", "outage slow provider", "outage refuses", "outage stalls", "outage restarts",
         "outage loses", "outage readiness",

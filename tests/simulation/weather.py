@@ -28,6 +28,8 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
     """Mean seconds between two ends of a controller; 0 for none."""
     outages: float
     """Mean seconds between two outages of log, provider or a router; 0 for none."""
+    operator: float
+    """Mean seconds between two decisions about the whole fleet (a hold, a new run); 0 for none."""
     garbage: float
     """Mean seconds between two messages that are no facts; 0 for none."""
 
@@ -83,5 +85,6 @@ def draw(rng: random.Random) -> Weather:
         untagged=untagged,
         crashes=0.0 if calm else rng.choice([0.0, 4.0, 12.0]),
         outages=0.0 if calm else rng.choice([0.0, 5.0, 15.0]),
+        operator=rng.choice([0.0, 0.0, 5.0]),
         garbage=rng.choice([0.0, 3.0]),
     )

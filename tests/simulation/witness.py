@@ -5,18 +5,22 @@ that the calling controller had at that moment, the messages in the log, and the
 """
 
 import asyncio
+import itertools
 from collections import defaultdict
 
 from rollbook.events import (
     Codec,
     Deregistered,
     Deregistering,
+    FleetObserved,
+    FleetStarted,
     MessageQuarantined,
     Registered,
     Registering,
     RegistrationFact,
     RegistrationFailed,
     Undecodable,
+    WorkerFact,
 )
 from rollbook.projections.fold import State
 from rollbook.projections.ports import Located, Target
@@ -26,7 +30,7 @@ OUTCOMES = (Registered, Deregistered, RegistrationFailed)
 
 
 def wanted(roster: Roster, policy, router: str, name: str) -> int | None:
-    """The incarnation of `name` that belongs in `router`, by the standing gates of semantics.md, 4; None if none does."""
+    """The incarnation of `name` that belongs in `router`, by the standing gates; None if none does."""
     worker = roster.workers.get(name)
     if worker is None or name in roster.cordons or worker.pool not in policy.proxies[router].pools:
         return None
@@ -64,6 +68,9 @@ class Witness:
         self.garbage: set[int] = set()
         """Sequences of messages that are no facts and do not stand on the quarantine subject."""
         self.quarantined: list[int] = []
+        self.began: dict[tuple[str, int], int] = {}
+        """(worker, incarnation) → the first fact that names this life."""
+        self.run_began = 0
         self.ids: dict[str, int] = {}
         """Id → first sequence."""
         self.strangers: dict[str, set[str]] = defaultdict(set)
@@ -84,6 +91,13 @@ class Witness:
                 self.words[fact.proxy, fact.worker, fact.incarnation].append(recorded)
             elif isinstance(fact, MessageQuarantined):
                 self.quarantined.append(fact.sequence)
+            elif isinstance(fact, FleetStarted) and self.ids[recorded.id] == stored.sequence:
+                self.run_began = stored.sequence
+            elif isinstance(fact, WorkerFact):
+                self.began.setdefault((fact.worker, fact.incarnation), stored.sequence)
+            elif isinstance(fact, FleetObserved):
+                for line in fact.workers:
+                    self.began.setdefault((line.worker, line.incarnation), stored.sequence)
         self._read = len(self._world.log.messages)
 
     def forget(self) -> None:
@@ -131,6 +145,8 @@ class Witness:
             return
         key = (router.name, target.worker, target.incarnation)
         roster = running.controller.projector.state.roster
+        if roster.held.keys() & {"", router.name}:
+            world.wrong(f"{router.name}: {verb} {target} while an operator holds it")
         belongs = wanted(roster, world.policy, router.name, target.worker) == target.incarnation
         if verb == "add":
             self._targets[router.name, target.url] = target
@@ -179,7 +195,9 @@ class Witness:
         elif not last.source.endswith(f"/{running.owner}"):
             world.wrong(f"[I7] {key[0]}: {running} made a call on the intent of {last.source}")
         elif folded < last.sequence:
-            world.wrong(f"[I2] {key[0]}: {target} was judged by a roster at {folded}, before its intent {last.sequence}")
+            world.wrong(
+                f"[I2] {key[0]}: {target} was judged by a roster at {folded}, before its intent {last.sequence}"
+            )
         else:
             self._calls.append((key, last.sequence, target))
 
@@ -227,13 +245,23 @@ class Witness:
 
     def _router(self, router, state: State) -> list[str]:
         world = self._world
-        expected = {}
-        for name in state.roster.workers:
-            incarnation = wanted(state.roster, world.policy, router.name, name)
-            if incarnation is not None:
-                expected[name] = incarnation
-        listed = []
-        found = []
+        expected = {
+            name: incarnation
+            for name in state.roster.workers
+            if (incarnation := wanted(state.roster, world.policy, router.name, name)) is not None
+        }
+        listed, found = self._listed(router, expected)
+        found += [f"[I1] {router.name} lists {name} more than once" for name in set(listed) if listed.count(name) > 1]
+        for name, incarnation in expected.items():
+            if name not in listed and world.fleet.admissible(name, incarnation):
+                found.append(f"[I1] {router.name} does not list {name} {incarnation}")
+        gone = self.strangers[router.name] - {entry.url for entry in router.listed}
+        found += [f"[I11] {router.name} lacks the stranger {url}" for url in gone]
+        return found + self._ledger(router.name, state, expected, listed)
+
+    def _listed(self, router, expected: dict[str, int]) -> tuple[list[str], list[str]]:
+        """The workers that are listed as they should be, and what is wrong with the other entries."""
+        listed, found = [], []
         for entry in router.listed:
             if entry.url in self.strangers[router.name]:
                 continue
@@ -242,22 +270,20 @@ class Witness:
                 found.append(f"[I1] {router.name} lists {entry}, wanted is {expected}")
             else:
                 listed.append(owner.worker)
-                if world.fleet.url_of(owner.worker, owner.incarnation) != entry.url:
+                if self._world.fleet.url_of(owner.worker, owner.incarnation) != entry.url:
                     found.append(f"[I1] {router.name} lists {entry}, which is at another address")
-        found += [f"[I1] {router.name} lists {name} more than once" for name in set(listed) if listed.count(name) > 1]
+        return listed, found
+
+    def _ledger(self, router: str, state: State, expected: dict[str, int], listed: list[str]) -> list[str]:
+        """[I5] what the log says of registrations against the listing."""
+        record = state.ledger.look(router)
+        found = []
         for name, incarnation in expected.items():
-            if name not in listed and world.fleet.admissible(name, incarnation):
-                found.append(f"[I1] {router.name} does not list {name} {incarnation}")
-        for url in self.strangers[router.name] - {entry.url for entry in router.listed}:
-            found.append(f"[I11] {router.name} lacks the stranger {url}")
-        record = state.ledger.look(router.name)
-        for name in expected:
-            life = record.registrations.get(name, {}).get(expected[name])
+            life = record.registrations.get(name, {}).get(incarnation)
             if name in listed and (life is None or life.told != "registered"):
-                found.append(f"[I5] {router.name}: {name} is listed, the log says {life}")
-        for name in record.registrations.keys() - expected.keys():
-            found.append(f"[I5] {router.name}: the log still counts on {name}: {record.registrations[name]}")
-        return found
+                found.append(f"[I5] {router}: {name} is listed, the log says {life}")
+        left = record.registrations.keys() - expected.keys()
+        return found + [f"[I5] {router}: the log still counts on {name}: {record.registrations[name]}" for name in left]
 
     def accounts(self, state: State) -> list[str]:
         """[I5, I9] what must stand in the log when all is quiet."""
@@ -267,10 +293,12 @@ class Witness:
             if self.words[key][-1].sequence <= intent:
                 found.append(f"[I5] the call for {target} at {key[0]} (intent {intent}) has no outcome in the log")
         for key, words in self.words.items():
-            for one, other in zip(words, words[1:], strict=False):
+            for one, other in itertools.pairwise(words):
                 same = type(one.fact) is type(other.fact) and one.fact.url == other.fact.url
                 if same and isinstance(one.fact, Registered | Deregistered):
-                    found.append(f"{key}: {type(one.fact).__name__} twice in a row, at {one.sequence} and {other.sequence}")
+                    found.append(
+                        f"{key}: {type(one.fact).__name__} twice in a row, at {one.sequence} and {other.sequence}"
+                    )
         if sorted(self.quarantined) != sorted(self.garbage):
             found.append(f"[I9] no facts at {sorted(self.garbage)}, quarantined are {sorted(self.quarantined)}")
         if state.unreadable:

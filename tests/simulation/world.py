@@ -11,6 +11,9 @@ from collections import Counter, deque
 from collections.abc import Callable
 
 import msgspec
+from simulation.fleet import Fleet
+from simulation.weather import Weather, draw
+from simulation.witness import Witness
 
 from rollbook.adapters.memory import virtual
 from rollbook.adapters.memory.clock import LoopClock
@@ -28,9 +31,6 @@ from rollbook.projections.ports import AlreadyLed, LogUnavailable
 from rollbook.projections.projector import LogRewound
 from rollbook.projections.resources import Resources
 from rollbook.projections.writer import Deposed
-from simulation.fleet import Fleet
-from simulation.weather import Weather, draw
-from simulation.witness import Witness
 
 FLEET = "math-rl"
 POOLS = {"rollout": PoolPolicy(), "decode": PoolPolicy(), "reward": PoolPolicy(deregister_suspended=False)}
@@ -266,5 +266,3 @@ class World:
             router.available = True
             router.stalled = False
         self.note("facts and faults have stopped")
-
-
