@@ -153,7 +153,8 @@ class Witness:
             if not belongs:
                 world.wrong(f"[I2] {router.name}: {target} was added, which the roster does not want now")
             self._address(router, target)
-            self._needless(router, key, target)
+            if world.seat.owner == running.owner:
+                self._needless(router, key, target)
         elif belongs and not self._replaced(router, roster, target):
             world.wrong(f"[I3, I4] {router.name}: {target} was removed, which the roster wants now")
         self._intent(running, key, verb, target)
