@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
-from support.workers import nobody_listens
+from support.workers import never_answer, nobody_listens, tcp_server
 
 from rollbook.adapters.proxies import http
 from rollbook.adapters.proxies.sglang import SglangProxy
@@ -205,14 +205,8 @@ async def test_a_body_without_end_is_cut_off():
 async def test_a_server_that_never_answers_is_bounded_by_the_caller():
     """Deadlines are the caller's: the call ends when it says, and not as an answer."""
 
-    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
-
-    server = await asyncio.start_server(hang, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        proxy = SglangProxy("router-a", f"http://127.0.0.1:{port}", "math-rl")
+    async with tcp_server(never_answer) as url:
+        proxy = SglangProxy("router-a", url, "math-rl")
         try:
             for call in calls(proxy):
                 with pytest.raises(TimeoutError):
@@ -223,14 +217,11 @@ async def test_a_server_that_never_answers_is_bounded_by_the_caller():
 
 
 async def test_a_server_that_hangs_up_or_is_not_there_is_unavailable():
-    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def hang_up(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.readline()
-        writer.close()
 
-    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
-    async with server, nobody_listens() as nowhere:
-        port = server.sockets[0].getsockname()[1]
-        for url, words in ((f"http://127.0.0.1:{port}", "failed: "), (nowhere, "failed: connection refused$")):
+    async with tcp_server(hang_up) as abrupt, nobody_listens() as nowhere:
+        for url, words in ((abrupt, "failed: "), (nowhere, "failed: connection refused$")):
             proxy = SglangProxy("router-a", url, "math-rl")
             for call in calls(proxy):
                 with pytest.raises(ProxyUnavailable, match=words):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from support.workers import http_worker, nobody_listens
+from support.workers import http_worker, never_answer, nobody_listens, tcp_server
 
 from rollbook.adapters.proxies.readiness import HttpReadiness
 
@@ -35,13 +35,7 @@ async def test_who_is_not_there_is_refused(readiness):
 
 
 async def test_who_does_not_answer_is_given_up(readiness):
-    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
-
-    server = await asyncio.start_server(hang, "127.0.0.1", 0)
-    async with server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with tcp_server(never_answer) as url:
         assert await readiness.check(url, "/health") == f"GET {url}/health gave no answer within 0.3 s"
 
 
@@ -56,11 +50,8 @@ async def test_something_that_is_not_http_is_a_reason(readiness):
     async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"SSH-2.0-OpenSSH_9.9\r\n\r\n")
         await writer.drain()
-        writer.close()
 
-    server = await asyncio.start_server(talk, "127.0.0.1", 0)
-    async with server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with tcp_server(talk) as url:
         reason = await readiness.check(url, "/health")
     assert reason is not None
     assert reason.startswith(f"GET {url}/health failed: ")

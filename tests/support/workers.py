@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, closing, suppress
 
 from aiohttp import web
 
@@ -90,3 +91,38 @@ async def nobody_listens() -> AsyncIterator[str]:
     with closing(socket.socket()) as held:
         held.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{held.getsockname()[1]}"
+
+
+@asynccontextmanager
+async def tcp_server(
+    talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[str]:
+    """Something that listens on loopback and is no HTTP server; its connections end with it. Yields its URL."""
+    open_connections: set[tuple[asyncio.Task[None] | None, asyncio.StreamWriter]] = set()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = (asyncio.current_task(), writer)
+        open_connections.add(connection)
+        try:
+            await talk(reader, writer)
+        finally:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+            open_connections.discard(connection)
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        tasks = [task for task, _ in open_connections if task is not None]
+        for _, writer in open_connections:
+            writer.transport.abort()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def never_answer(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+    """For `tcp_server`: take everything in and say nothing."""
+    while await reader.read(65536):
+        pass
