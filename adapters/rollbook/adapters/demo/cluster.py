@@ -36,47 +36,64 @@ def require_ray() -> None:
 
 @contextlib.asynccontextmanager
 async def local_ray(cpus: int) -> AsyncGenerator[str]:
-    """Start one and yield its address; end all of its processes at the end. Raises `DemoFailed`.
+    """Start one and yield its address; end all of its processes at the end. Raises `DemoFailed`."""
+    thread = _Thread(cpus)
+    try:
+        try:
+            address = await thread.start()
+        except DemoFailed:  # Ray waits 30 s for itself, which can be too little on a busy machine
+            thread = _Thread(cpus)
+            address = await thread.start()
+        yield address
+    finally:
+        await thread.stop()
 
-    One thread does both and lives in between: Ray's calls block for seconds, and its processes end with the thread
-    that started them, so that a demo that is killed leaves none behind.
+
+class _Thread:
+    """Starts Ray, lives as long as it, and ends it.
+
+    Ray's calls block for seconds; and its processes end with the thread that started them, so that neither a demo that
+    is killed nor a start that failed leaves any behind.
     """
-    ready: Future[str] = Future()
-    gone: Future[None] = Future()
-    stop = threading.Event()
-    thread = threading.Thread(target=_keep, args=(cpus, ready, stop, gone), name="local-ray", daemon=True)
-    thread.start()
-    try:
-        yield await asyncio.shield(asyncio.wrap_future(ready))
-    finally:
-        stop.set()
-        await asyncio.wrap_future(gone)
 
+    def __init__(self, cpus: int) -> None:
+        self._cpus = cpus
+        self._ready: Future[str] = Future()
+        self._gone: Future[None] = Future()
+        self._stop = threading.Event()
 
-def _keep(cpus: int, ready: Future[str], stop: threading.Event, gone: Future[None]) -> None:
-    os.environ.update(_QUIET)
-    import ray
+    async def start(self) -> str:
+        threading.Thread(target=self._run, name="local-ray", daemon=True).start()
+        return await asyncio.shield(asyncio.wrap_future(self._ready))
 
-    # Ray has a handler of its own on standard error, and warns of what is meant to be so here.
-    logging.getLogger("ray").setLevel(logging.ERROR)
-    # Not in the run's folder: Ray puts sockets there, whose paths have room for about a hundred letters.
-    folder = tempfile.mkdtemp(prefix="rollbook-ray-")
-    try:
-        ray.init(
-            address="local",
-            num_cpus=cpus,
-            include_dashboard=False,
-            configure_logging=False,
-            log_to_driver=False,
-            _node_ip_address=ADDRESS,
-            _temp_dir=folder,
-        )
-        ready.set_result(str(ray.get_runtime_context().gcs_address))
-        stop.wait()
-    except Exception as exc:  # noqa: BLE001 - it belongs to whoever waits
-        ready.set_exception(DemoFailed(f"Ray did not start: {exc}"))
-    finally:
-        ray.shutdown(wait_for_processes=True)
-        shutil.rmtree(folder, ignore_errors=True)
-        if gone.set_running_or_notify_cancel():
-            gone.set_result(None)
+    async def stop(self) -> None:
+        self._stop.set()
+        await asyncio.wrap_future(self._gone)
+
+    def _run(self) -> None:
+        os.environ.update(_QUIET)
+        import ray
+
+        # Ray has a handler of its own on standard error, and warns of what is meant to be so here.
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        # Not in the run's folder: Ray puts sockets there, whose paths have room for about a hundred letters.
+        folder = tempfile.mkdtemp(prefix="rollbook-ray-")
+        try:
+            ray.init(
+                address="local",
+                num_cpus=self._cpus,
+                include_dashboard=False,
+                configure_logging=False,
+                log_to_driver=False,
+                _node_ip_address=ADDRESS,
+                _temp_dir=folder,
+            )
+            self._ready.set_result(str(ray.get_runtime_context().gcs_address))
+            self._stop.wait()
+        except Exception as exc:  # noqa: BLE001 - it belongs to whoever waits
+            self._ready.set_exception(DemoFailed(f"Ray did not start: {exc}"))
+        finally:
+            ray.shutdown(wait_for_processes=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            if self._gone.set_running_or_notify_cancel():
+                self._gone.set_result(None)

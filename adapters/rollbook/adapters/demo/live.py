@@ -23,7 +23,7 @@ from rollbook.projections.ports import Stored
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-FACTS_SHOWN: Final = 14
+LINES_SHOWN: Final = 18
 TICK_SECONDS: Final = 0.2
 """Between two `Show.tick`."""
 _LINE_SECONDS: Final = 5.0
@@ -94,22 +94,21 @@ class Lines:
 
 
 class Screen:
-    """The workers and their registrations in a table, the last facts below it."""
+    """The workers and their registrations in a table, what happened last below it."""
 
     def __init__(self, view: View, proxy: str, refresh: Callable[[], None]) -> None:
         self._view = view
         self._proxy = proxy
         self._refresh = refresh
-        self._facts: deque[list[Piece]] = deque(maxlen=FACTS_SHOWN)
-        self._note = ""
+        self._lines: deque[list[Piece]] = deque(maxlen=LINES_SHOWN)
 
     def fact(self, stored: Stored, recorded: Recorded) -> None:
         """A fact was folded."""
-        self._facts.append(describe(stored, recorded))
+        self._lines.append(describe(stored, recorded))
 
     def note(self, text: str) -> None:
         """The demo did something itself."""
-        self._note = text
+        self._lines.append([("demo  ", "dim"), (text, "bold yellow")])
 
     def tick(self) -> None:
         """Draw it anew."""
@@ -120,21 +119,21 @@ class Screen:
         from rich.console import Group
         from rich.text import Text
 
-        facts = [Text.assemble(*pieces, no_wrap=True, overflow="ellipsis") for pieces in self._facts]
+        lines = [Text.assemble(*pieces, no_wrap=True, overflow="ellipsis") for pieces in self._lines]
         return Group(
             Text(self._view.title, style="bold"),
             Text("" if self._view.traffic is None else requests_line(self._view.traffic)),
-            Text(self._note, style="yellow"),
+            Text(),
             self._table(),
             Text(),
-            *facts,
+            *lines,
         )
 
     def _table(self) -> RenderableType:
         from rich.table import Table
 
         table = Table(box=None, pad_edge=False, header_style="dim")
-        for title in ("worker", "life", "phase", "at the router", "why"):
+        for title in ("worker", "life", "phase", "at the router", "evidence"):
             table.add_column(title, no_wrap=True)
         state = self._view.state
         for name in self._view.workers:
@@ -148,7 +147,7 @@ class Screen:
                 said.told is Told.REGISTERED and life == worker.incarnation for life, said in lives.items()
             )
             style = "green" if registered else "red" if worker.phase == "down" else "yellow"
-            table.add_row(name, str(worker.incarnation), str(worker.phase), told or "-", worker.reason, style=style)
+            table.add_row(name, str(worker.incarnation), str(worker.phase), told or "-", worker.evidence or "", style=style)
         return table
 
 

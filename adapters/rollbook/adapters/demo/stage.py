@@ -72,6 +72,9 @@ name = "{proxy}"
 kind = "sglang"
 admin_url = "{router}"
 pools = ["{pool}"]
+
+[reconcile]
+resync = 1.0  # the default is 5: how long it may take to notice that a router lost its list
 """
 
 
