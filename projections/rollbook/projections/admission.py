@@ -6,9 +6,10 @@ Everything here is asked at the moment of the call and kept nowhere [I6]. A "no"
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
+from rollbook.events.facts.base import LONGEST_URL
 from rollbook.projections import gates
 from rollbook.projections.gates import Gate, Held
 from rollbook.projections.policy import Policy
@@ -43,11 +44,31 @@ class Admission:
             return located
         if worker.incarnation != incarnation:
             return Held(Gate.SERVING, f"incarnation {incarnation} ended while its address was asked for")
+        return self._url(worker, located, canonical)
+
+    async def urls(self, names: Iterable[str], canonical: Callable[[str], str]) -> dict[str, str]:
+        """Where these workers are now, in one question: of those whose present life the provider knows and finds."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                found = await self._provider.locate(names)
+        except Exception:  # noqa: BLE001 - unknown is never no: who cannot be asked about has not moved
+            return {}
+        urls: dict[str, str] = {}
+        for name, located in found.items():
+            worker = self._roster().workers.get(name)
+            url = None if worker is None else self._url(worker, located, canonical)
+            if isinstance(url, str):
+                urls[name] = url
+        return urls
+
+    def _url(self, worker: Worker, located: Located, canonical: Callable[[str], str]) -> str | Held:
         if (held := gates.address(worker, located)) is not None:
             return held
         url = gates.worker_url(self._policy.pool(worker.pool).url, located)
         if isinstance(url, Held):
             return url
+        if len(url) > LONGEST_URL:
+            return Held(Gate.ADDRESS_KNOWN, f"its url has {len(url)} letters; {LONGEST_URL} are allowed")
         try:
             return canonical(url)
         except ValueError as exc:
@@ -61,6 +82,8 @@ class Admission:
             return Held(Gate.ADDRESS_KNOWN, f"the provider gave no answer within {self._seconds:g} s")
         except ProviderError as exc:
             return Held(Gate.ADDRESS_KNOWN, str(exc))
+        except Exception as exc:  # noqa: BLE001 - as with proxies: whatever it is, one worker waits for it, not the fleet
+            return Held(Gate.ADDRESS_KNOWN, f"the provider failed: {type(exc).__name__}: {exc}")
         return Held(Gate.ADDRESS_KNOWN, "the provider does not know it") if found is None else found
 
     async def ready(self, name: str, url: str) -> Held | None:

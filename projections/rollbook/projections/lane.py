@@ -8,6 +8,7 @@ outcome, and is not planned meanwhile. A lane knows nothing of other lanes [I10]
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Final
 
 from rollbook.events import DriftFound, ProxyReachable, ProxyUnreachable
@@ -19,12 +20,12 @@ from rollbook.projections.policy import Policy, ProxyPolicy
 from rollbook.projections.ports import Listing, Proxy, ProxyUnavailable
 from rollbook.projections.projector import Marks, Projector
 from rollbook.projections.resources import Resources
-from rollbook.projections.steps import Outcome, Steps
+from rollbook.projections.steps import LONGEST_REASON, Outcome, Steps
 from rollbook.projections.writer import FencedWriter
 
 MOST_DOUBLINGS: Final = 20
 MOST_NAMED: Final = 500
-LONGEST_URL: Final = 300
+LONGEST_SHOWN: Final = 200
 """How many a DriftFound names of each kind, and letters of a URL in it: whatever a proxy lists, the fact fits [I10]."""
 
 
@@ -45,6 +46,8 @@ class Lane:
         self.held: dict[str, Held] = {}
         """Workers that belong here and are kept out by an admission gate, as last asked."""
         self._served = served
+        self._proxy = proxy
+        self._admission = admission
         self._policy = policy
         self._paces = policy.reconcile
         self._projector = projector
@@ -72,6 +75,9 @@ class Lane:
         self._outages = 0
         self._in_flight: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
+        self._moved: dict[str, str] = {}
+        """Listed workers that were found at another URL; forgotten after the next step of their key."""
+        self._looking: asyncio.Task[None] | None = None
         self._finished: dict[str, int] = {}
         self._drift: tuple[tuple[str, ...], ...] = ((), (), ())
         self._broken: asyncio.Future[None] | None = None
@@ -112,7 +118,7 @@ class Lane:
                 self._broken.result()
             await loop
         finally:
-            await self._stop([*self._in_flight.values(), *([] if loop is None else [loop])])
+            await self._stop([task for task in (*self._in_flight.values(), loop, self._looking) if task is not None])
 
     async def _stop(self, tasks: list[asyncio.Task[None]]) -> None:
         for task in tasks:
@@ -168,13 +174,15 @@ class Lane:
     async def _act(self, seen: Seen, keys: dict[str, None], *, full: bool) -> None:
         state = self._projector.state
         observed = plan.observe(self._policy.fleet, state.ledger.look(self.name), seen.listing)
-        made = plan.make_plan(state, self._policy, self._served, observed, None if full else keys)
+        made = plan.make_plan(state, self._policy, self._served, observed, None if full else keys, self._moved)
+        self._forgive(self._failures.keys() if full else keys.keys(), made)
         if full:
             wanting = {action.worker for action in made.actions if isinstance(action, plan.Add)}
             self.held = {name: held for name, held in self.held.items() if name in wanting}
             self._finished = {name: tick for name, tick in self._finished.items() if tick > seen.began}
             self._steps.forget_before(seen.began)
             await self._note_drift(made, observed, self._finished.keys() | self._in_flight.keys())
+            self._look_for_moves(observed)
         if state.roster.holding(self.name) is not None:
             return
         stale = {name for name, tick in self._finished.items() if tick > seen.began}
@@ -189,6 +197,20 @@ class Lane:
             elif name in keys or name not in self._retry_at:
                 self._start(action, seen, observed)
         self._again.update(_more_than_once(made.actions))
+
+    def _look_for_moves(self, observed: plan.Observed) -> None:
+        """Ask where the listed workers are now, beside the loop: a provider that is slow holds up no step."""
+        if self._looking is None or self._looking.done():
+            listed = {name: owned[0].entry.url for name, owned in observed.owned.items() if len(owned) == 1}
+            self._looking = asyncio.create_task(self._find_moved(listed))
+
+    async def _find_moved(self, listed: dict[str, str]) -> None:
+        found = await self._admission.urls(listed, self._proxy.canonical_url)
+        for name, url in found.items():
+            if url != listed[name] and await self._admission.ready(name, url) is None:
+                self._moved[name] = url
+                self._dirty[name] = None
+                self._wake.set()
 
     # -------------------------------------------------------------- keys in flight
 
@@ -207,6 +229,7 @@ class Lane:
             return
         name = action.worker
         del self._in_flight[name]
+        self._moved.pop(name, None)
         self._finished[name] = self._reader.tick()
         self._note(name, outcome)
         if outcome.evict is not None and outcome.evict.worker not in self._in_flight:
@@ -242,6 +265,12 @@ class Lane:
             self._again.discard(name)
             self._dirty[name] = None
 
+    def _forgive(self, looked_at: Iterable[str], made: plan.Plan) -> None:
+        """Who needs nothing any more has not failed: its next life is not to wait for what its last one did."""
+        needing = self._in_flight.keys() | {action.worker for action in made.actions}
+        for name in set(looked_at) - needing:
+            self._failures.pop(name, None)
+
     def _pause(self, failures: int) -> float:
         """Exponential backoff with full jitter, in seconds."""
         most = min(self._paces.backoff_most, self._paces.backoff_first * 2 ** min(failures, MOST_DOUBLINGS))
@@ -260,13 +289,13 @@ class Lane:
     async def _note_unreachable(self, reason: str) -> None:
         if self._projector.state.ledger.look(self.name).reachable is not False:
             self._tell("proxy.unreachable", proxy=self.name, reason=reason)
-            fact = ProxyUnreachable(proxy=self.name, reason=reason[:500])
+            fact = ProxyUnreachable(proxy=self.name, reason=reason[:LONGEST_REASON])
             await self._projector.passed(await self._writer.write(fact))
 
     async def _note_drift(self, made: plan.Plan, observed: plan.Observed, busy: set[str]) -> None:
         missing = tuple(name for name in made.missing if name not in busy)[:MOST_NAMED]
         unexpected = tuple(name for name in made.unexpected if name not in busy)[:MOST_NAMED]
-        foreign = tuple(url[:LONGEST_URL] for url in observed.foreign[:MOST_NAMED])
+        foreign = tuple(url[:LONGEST_SHOWN] for url in observed.foreign[:MOST_NAMED])
         drift = (missing, unexpected, foreign)
         if drift == self._drift:
             return

@@ -7,11 +7,13 @@ that is planned when that one is done, from what is then true.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import msgspec
 
 from rollbook.events import InvalidName, validate_name
+from rollbook.events.facts.base import LONGEST_URL, MAX_INTEGER
 from rollbook.projections import gates
 from rollbook.projections.fold import State
 from rollbook.projections.gates import Held
@@ -39,6 +41,8 @@ class Remove(msgspec.Struct, frozen=True, gc=False):
     """Whether it must not be carried out if this life belongs here by the time of the call."""
     heir: tuple[str, int] | None = None
     """The life that gets the URL, where that is why: without it, there is no reason to remove what belongs here."""
+    moved_to: str | None = None
+    """Where this very life is now, where that is why."""
 
 
 class Settle(msgspec.Struct, frozen=True, gc=False):
@@ -113,7 +117,9 @@ def observe(fleet: str, record: ProxyRecord, listing: Listing) -> Observed:
 
 def _by_tag(fleet: str, entry: Entry) -> Owned | None:
     """Whose it is by its tags. Anyone may write tags; what cannot be a life of a worker of ours is none [I10]."""
-    if entry.fleet != fleet or entry.worker is None or entry.incarnation is None or entry.incarnation < 1:
+    if entry.fleet != fleet or entry.worker is None or entry.incarnation is None:
+        return None
+    if not 1 <= entry.incarnation <= MAX_INTEGER or len(entry.url) > LONGEST_URL:
         return None
     try:
         return Owned(validate_name("worker", entry.worker), entry.incarnation, entry)
@@ -133,9 +139,17 @@ def _urls_of(record: ProxyRecord) -> dict[str, tuple[str, int]]:
 
 
 def make_plan(
-    state: State, policy: Policy, proxy: ProxyPolicy, observed: Observed, workers: Iterable[str] | None = None
+    state: State,
+    policy: Policy,
+    proxy: ProxyPolicy,
+    observed: Observed,
+    workers: Iterable[str] | None = None,
+    moved: Mapping[str, str] = MappingProxyType({}),
 ) -> Plan:
-    """The next step for each of `workers`, or for every worker that roster, ledger or listing knows if None."""
+    """The next step for each of `workers`, or for every worker that roster, ledger or listing knows if None.
+
+    `moved` says of listed workers, by name, at which URL they were found to be now.
+    """
     record = state.ledger.look(proxy.name)
     if workers is None:
         names = dict.fromkeys(state.roster.workers)
@@ -153,7 +167,7 @@ def make_plan(
         if held is not None or current is None:
             actions.extend(_unwanted(name, listed, lives, held, current))
         else:
-            actions.extend(_wanted(name, listed, lives, current.incarnation))
+            actions.extend(_wanted(name, listed, lives, current.incarnation, moved.get(name)))
             known = lives.get(current.incarnation)
             if not listed and known is not None and known.told is Told.REGISTERED:
                 missing.append(name)
@@ -178,7 +192,9 @@ def removable(lives: dict[int, Registration], own: Owned) -> bool:
     return known is None or known.told is not Told.REMOVE_UNSUPPORTED
 
 
-def _wanted(name: str, listed: list[Owned], lives: dict[int, Registration], incarnation: int) -> list[Action]:
+def _wanted(
+    name: str, listed: list[Owned], lives: dict[int, Registration], incarnation: int, moved_to: str | None
+) -> list[Action]:
     """Exactly one entry of its current life may be listed."""
     for own in listed:
         if own.incarnation != incarnation and removable(lives, own):
@@ -190,6 +206,9 @@ def _wanted(name: str, listed: list[Owned], lives: dict[int, Registration], inca
         own = _spare(mine, known)
         if removable(lives, own):
             return [Remove(name, own.incarnation, own.entry, "listed more than once", unless_wanted=False)]
+    elif mine and moved_to is not None and mine[0].entry.url != moved_to and removable(lives, mine[0]):
+        entry = mine[0].entry
+        actions = [Remove(name, incarnation, entry, f"it is at {moved_to} now", unless_wanted=False, moved_to=moved_to)]
     elif mine:
         actions += _adopt(name, incarnation, mine[0].entry, known)
     elif known is None or known.told is not Told.ADD_UNSUPPORTED:

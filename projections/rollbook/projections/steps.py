@@ -55,6 +55,9 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     """Another worker's entry that must go first, since a newer life owns its URL."""
 
 
+LONGEST_REASON: Final = 500
+"""Letters of a reason that a fact takes over. Those of operators, workers and routers can be of any length."""
+
 FINISHED: Final = Outcome()
 FOLLOW: Final = Outcome(follow=True)
 RETRY: Final = Outcome(retry=True)
@@ -204,10 +207,10 @@ class Steps:
         entry = action.entry
         worker = self._projector.state.roster.workers.get(about.worker)
         intent = await self._writer.write(
-            Deregistering(**self._fields(about), cause=_last(worker), reason=action.reason)
+            Deregistering(**self._fields(about), cause=_last(worker), reason=action.reason[:LONGEST_REASON])
         )
         await self._projector.passed(intent)
-        against = self._on_hold() or self._needed(action)
+        against = self._on_hold() or self._needed(action) or await self._stayed(action)
         if against is not None:
             return await self._failed(about, intent, "deregister", f"not called: {against}", FOLLOW)
         answer = await self._call(self._proxy.remove(entry), "remove")
@@ -231,6 +234,16 @@ class Steps:
         if action.heir is not None and not self._urls.owns(action.heir, action.worker):
             return f"{action.heir[0]} does not need its url any more"
         return None
+
+    async def _stayed(self, action: Remove) -> str | None:
+        """Why an entry must stay whose worker was found elsewhere: unless it is there, ready, it is not replaced."""
+        if action.moved_to is None:
+            return None
+        url = await self._locate(Add(action.worker, action.incarnation))
+        if url != action.moved_to:
+            return f"it is not at {action.moved_to} after all" if isinstance(url, str) else str(url)
+        held = await self._admission.ready(action.worker, url)
+        return None if held is None else str(held)
 
     # -------------------------------------------------------------- write down what was read
 
@@ -267,7 +280,7 @@ class Steps:
         retryable: bool = True,
     ) -> Outcome:
         fact = RegistrationFailed(
-            **self._fields(about), cause=intent, action=action, reason=reason[:500], retryable=retryable
+            **self._fields(about), cause=intent, action=action, reason=reason[:LONGEST_REASON], retryable=retryable
         )
         await self._outcome(fact, "proxy.registration_failed")
         return then if retryable else FINISHED
