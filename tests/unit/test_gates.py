@@ -223,3 +223,9 @@ def test_a_template_is_filled_from_the_named_addresses(template, url):
 def test_a_template_that_names_an_unknown_address_says_which_are_known(addresses, known):
     held = gates.worker_url("http://{primary}", Located(addresses, 1))
     assert held == Held(Gate.ADDRESS_KNOWN, f"its url template names 'primary'; the provider knows: {known}")
+
+
+def test_i9_a_cell_of_any_size_is_counted_at_once():
+    """Rank and size are anybody's numbers; walking through all ranks up to the size would stop the fold for days."""
+    big = WorkerUp(worker=W, incarnation=1, rank=2**51, entrypoint=True, cell_size=2**50, cell_incarnation=1)
+    assert standing(big) == Held(Gate.CELL_COMPLETE, f"0 of {2**50} ranks serve in cell incarnation 1")

@@ -132,7 +132,8 @@ def _cell_gap(roster: Roster, worker: Worker) -> str | None:
         sibling = roster.workers[name]
         if sibling.cell_incarnation == worker.cell_incarnation and sibling.phase is Phase.SERVING:
             ranks.add(sibling.rank)
-    ranks.intersection_update(range(size))
-    if len(ranks) >= size:
+    # One by one: anyone may say a size, and a range of 10^15 would be walked to its end.
+    serving = sum(rank < size for rank in ranks)
+    if serving >= size:
         return None
-    return f"{len(ranks)} of {size} ranks serve in cell incarnation {worker.cell_incarnation}"
+    return f"{serving} of {size} ranks serve in cell incarnation {worker.cell_incarnation}"
