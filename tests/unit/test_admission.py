@@ -126,3 +126,24 @@ async def test_weights_at_the_bar_pass():
         fleet, UP, WeightsPublished(pool="rollout", version=3), WeightsLoaded(worker=W, incarnation=2, version=3)
     )
     assert await gate_of(asked) == "http://10.0.0.1:8000"
+
+
+@on_virtual_time
+async def test_a_provider_that_fails_in_its_own_way_holds_one_worker_back_and_nothing_else():
+    """[I10]: what is not a `ProviderError` would otherwise end the controller."""
+    fleet = Fleet()
+    asked, _ = admission(fleet)
+
+    async def broken(names):
+        raise KeyError(*names)
+
+    fleet.provider.locate = broken
+    assert await asked.locate(W, 2, str) == Held(Gate.ADDRESS_KNOWN, f"the provider failed: KeyError: {W!r}")
+
+
+@on_virtual_time
+async def test_an_address_that_no_fact_can_hold_is_held_back():
+    fleet = Fleet()
+    asked, _ = admission(fleet)
+    fleet.provider.place(W, incarnation=2, addresses={"primary": HostAndPort("h" * 3000, 1)})
+    assert await asked.locate(W, 2, str) == Held(Gate.ADDRESS_KNOWN, "its url has 3009 letters; 2048 are allowed")

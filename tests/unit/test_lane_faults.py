@@ -5,17 +5,21 @@ import itertools
 import random
 
 import pytest
+from support.core import FLEET
 from support.fleet import NEVER, Fleet, W, on_virtual_time
 
 from rollbook.adapters.memory.proxy import ProxyFaults
 from rollbook.events import (
     Deregistered,
+    Deregistering,
     DriftFound,
+    InvalidFact,
     ProxyReachable,
     ProxyUnreachable,
     Registered,
     Registering,
     RegistrationFailed,
+    WorkerDown,
 )
 from rollbook.projections.ports import Listing
 
@@ -262,3 +266,61 @@ async def test_a_slow_provider_or_worker_holds_back_only_its_own_worker():
     fleet.provider.available = False
     await asyncio.sleep(60)
     assert [entry[0] for entry in fleet.listed()] == ["rollout-1-0"]
+
+
+@pytest.mark.parametrize(("url", "incarnation"), [("http://h/" + "x" * 1_000_000, 1), ("http://h", 2**60)])
+@on_virtual_time
+async def test_i10_an_entry_that_no_fact_can_hold_is_foreign_and_stops_nothing(url, incarnation):
+    """Anyone who can add to the router can write our labels."""
+    fleet = Fleet()
+    await fleet.start()
+    fleet.proxy.put(url, fleet=FLEET, worker=W, incarnation=incarnation)
+    await fleet.until(lambda: fleet.facts(DriftFound))
+    assert fleet.facts(DriftFound)[0].foreign == (url[:200],)
+    await fleet.up()
+    await fleet.registered()
+
+
+@on_virtual_time
+async def test_i10_a_drift_of_the_worst_names_still_fits_into_a_fact():
+    fleet = Fleet()
+    await fleet.start()
+    for number in range(600):
+        fleet.proxy.put(f"{number}" + "\1" * 400)
+    await fleet.until(lambda: fleet.facts(DriftFound))
+    assert len(fleet.facts(DriftFound)[-1].foreign) == 500
+    await fleet.up()
+    await fleet.registered()
+
+
+@on_virtual_time
+async def test_i9_a_reason_of_any_length_stops_nobody():
+    """The longest that a fact can hold does not fit into the Deregistering that it leads to."""
+    fleet = Fleet()
+    await fleet.start()
+    await fleet.up()
+    await fleet.registered()
+    letters = 900_000
+    while True:
+        down = WorkerDown(worker=W, incarnation=1, evidence="exited", reason="x" * letters)
+        try:
+            await fleet.say(down)
+            break
+        except InvalidFact:
+            letters -= 10
+    await fleet.until(lambda: not fleet.listed())
+    assert len(fleet.facts(Deregistering)[0].reason) == 500
+
+
+@on_virtual_time
+async def test_the_next_life_does_not_wait_for_the_failures_of_the_last():
+    fleet = Fleet(resync=NEVER, backoff_first=0.5, backoff_most=60)
+    fleet.proxy.faults = ProxyFaults(fail_job=1)
+    await fleet.start(rng=Longest())
+    await fleet.up()
+    await fleet.until(lambda: len(fleet.calls("add")) == 8, 300)
+    await fleet.down()
+    await asyncio.sleep(1)
+    await fleet.up(incarnation=2)
+    await fleet.until(lambda: len(fleet.calls("add")) == 10)
+    assert spans([call.at for call in fleet.calls("add")])[-1] == pytest.approx(0.5, abs=0.01)

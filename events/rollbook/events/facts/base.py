@@ -25,6 +25,13 @@ Sequence = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
 """A position in the fleet's log; 0 stands for "before everything"."""
 
 
+LONGEST_URL: Final = 2048
+"""Letters. No worker's address is longer, and a fact that could hold any would not fit into the next one."""
+
+Url = Annotated[str, msgspec.Meta(max_length=LONGEST_URL)]
+"""The URL of a worker."""
+
+
 class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Something that happened: past tense, immutable. `Recorded` once the log has given it a sequence."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from rollbook.events.facts.base import Count, Fact, Incarnation, Name, Sequence
+from rollbook.events.facts.base import Count, Fact, Incarnation, Name, Sequence, Url
 
 
 class ProxyFact(Fact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -20,7 +20,7 @@ class RegistrationFact(ProxyFact, frozen=True, kw_only=True, omit_defaults=True,
 
     worker: Name
     incarnation: Incarnation
-    url: str
+    url: Url
     """Canonical: scheme, lower-case host, no default port, no trailing slash."""
     cause: Sequence = 0
     """The fact that led here: the worker's last for an intent, the intent for an outcome."""
