@@ -4,6 +4,7 @@ import pytest
 from support.core import Book, bare
 
 from rollbook.events import (
+    CellDeclared,
     FleetEnded,
     FleetObserved,
     FleetStarted,
@@ -218,3 +219,13 @@ def test_forgotten_workers_return_by_a_higher_life_only():
     assert phases(book) == {}
     book.say(listing(3, (A, 4)))
     assert (phases(book), book.roster.tombstones) == ({A: Phase.SERVING}, {})
+
+
+def test_declared_cells_belong_to_their_run_and_a_late_declaration_changes_nothing():
+    book = Book()
+    book.say(CellDeclared(pool="rollout", cell="0", size=2, cell_incarnation=7))
+    late = book.say(CellDeclared(pool="rollout", cell="0", size=4, cell_incarnation=6))
+    assert late.ignored == "a later cell incarnation is declared"
+    assert (book.roster.declared["rollout/0"].size, book.roster.declared["rollout/0"].cell_incarnation) == (2, 7)
+    book.say(FleetStarted(run_id="one"))
+    assert book.roster.declared == {}

@@ -232,6 +232,8 @@ class Roster(msgspec.Struct, gc=False):
                 return self._run_ended(fact, recorded)
             case CellDeclared():
                 key = f"{fact.pool}/{fact.cell}"
+                if key in self.declared and fact.cell_incarnation < self.declared[key].cell_incarnation:
+                    return Change(ignored="a later cell incarnation is declared")
                 self.declared[key] = Cell(fact.size, fact.cell_incarnation)
                 return Change(tuple(self.cells.get(key, ())))
             case WeightsPublished():
@@ -254,6 +256,7 @@ class Roster(msgspec.Struct, gc=False):
             return Change(ignored="this run has begun already")
         self.run_id, self.ended = fact.run_id, False
         self.bars.clear()
+        self.declared.clear()  # its cells may be numbered from 1 again
         return self._retire_all(f"run {fact.run_id} began", recorded)
 
     def _run_ended(self, fact: FleetEnded, recorded: Recorded) -> Change:
