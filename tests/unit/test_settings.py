@@ -428,8 +428,8 @@ def test_what_is_wrong_with_a_variable_names_the_variable(tmp_path):
 
 def test_a_variable_for_two_keys_is_refused(tmp_path):
     text = GOOD + '[[proxies]]\nname = "router_a"\nkind = "sglang"\nadmin_url = "http://b:1"\npools = ["rollout"]'
-    assert problems(tmp_path, text, {"ROLLBOOK_PROXIES_ROUTER_A_EXCLUSIVE": "true"}) == [
-        "ROLLBOOK_PROXIES_ROUTER_A_EXCLUSIVE: stands for two keys; choose names that differ in more than '-' and '_'"
+    assert problems(tmp_path, text, {"ROLLBOOK_PROXIES_ROUTER_A_ADMIN_URL": "http://c:1"}) == [
+        "ROLLBOOK_PROXIES_ROUTER_A_ADMIN_URL: stands for two keys; choose names that differ in more than '-' and '_'"
     ]
 
 

@@ -23,8 +23,6 @@ class ProxyPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     pools: tuple[str, ...]
-    exclusive: bool = False
-    """Whether entries that Rollbook did not make are removed instead of only reported."""
 
 
 class ReconcilePolicy(msgspec.Struct, frozen=True, kw_only=True):

@@ -72,7 +72,6 @@ def _proxy(proxy: ProxyChoice, pools: tuple[str, ...]) -> str:
         "# A router in front of the workers.\n"
         f"[[proxies]]\nname = {_string(proxy.name)}\nkind = {_string(proxy.kind)}\nadmin_url = {_string(proxy.url)}\n"
         f"pools = {_strings(pools)}\n"
-        "# exclusive = true               # also remove entries that Rollbook did not make\n"
         '# api_key = { env = "ROUTER_KEY" }\n\n'
     )
 

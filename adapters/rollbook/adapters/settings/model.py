@@ -84,9 +84,6 @@ class ProxySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where its admin API is, without credentials. There is no default."""
     pools: tuple[str, ...]
     """The pools that it serves, each declared as `[pools.<name>]`."""
-    exclusive: bool = False
-    """Whether entries that Rollbook did not make are removed. By default they are reported and left alone, because they
-    may be somebody else's."""
     api_key: SecretRef | None = None
     """The key that its admin API asks for. None by default."""
 
@@ -126,10 +123,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 name: msgspec.structs.replace(pool, ready_path=pool.ready_path or None)
                 for name, pool in self.pools.items()
             },
-            proxies={
-                proxy.name: ProxyPolicy(name=proxy.name, pools=proxy.pools, exclusive=proxy.exclusive)
-                for proxy in self.proxies
-            },
+            proxies={proxy.name: ProxyPolicy(name=proxy.name, pools=proxy.pools) for proxy in self.proxies},
             reconcile=self.reconcile,
         )
 
