@@ -1,6 +1,9 @@
 """The command line: help with an example for every command, exit codes, one sentence for what goes wrong."""
 
+import asyncio
+import importlib.util
 import json
+import logging
 import os
 import shlex
 import signal
@@ -9,11 +12,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import structlog
 
+from rollbook.adapters.bootstrap import NoProvider, make_provider
 from rollbook.adapters.cli import check as check_module
+from rollbook.adapters.cli import init, status
 from rollbook.adapters.cli.exits import Exit, UsageError, WaitedTooLong
 from rollbook.adapters.cli.main import app, run
-from rollbook.adapters.settings import load
+from rollbook.adapters.settings import RayProvider, Settings, load
 from rollbook.events import RollbookError
 
 GOOD = """
@@ -309,3 +315,30 @@ def test_init_without_a_router_on_the_ports_finds_none(capsys, tmp_path):
     assert code == Exit.DONE
     assert "routers: none yet" in err
     assert load(None, environ={}, cwd=Path()).settings.proxies == ()
+
+
+@pytest.mark.parametrize("module", [init, status])
+def test_commands_whose_parts_may_speak_send_that_to_standard_error(capsys, monkeypatch, module, tmp_path):
+    """structlog's own default is standard output, where a warning would stand in the middle of the data."""
+
+    def speak(main):
+        main.close()
+        structlog.get_logger("rollbook").warning("provider.ray.not_joined")
+        raise RollbookError("that is enough")
+
+    monkeypatch.setattr(module, "run", speak)
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setattr(logging.getLogger(), "level", logging.WARNING)
+    (tmp_path / "rollbook.toml").write_text(GOOD)
+    words = ("status", "--json") if module is status else ("init", "--find", "-c", "other.toml")
+    code, out, err = call(capsys, *words)
+    structlog.reset_defaults()
+    assert (code, out) == (1, "")
+    assert "provider.ray.not_joined" in err
+
+
+def test_a_fleet_on_ray_without_ray_is_told_what_to_install(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    settings = Settings(fleet="math-rl", provider=RayProvider())
+    with pytest.raises(NoProvider, match=r"pip install 'rollbook\[ray\]'"):
+        asyncio.run(make_provider(settings))

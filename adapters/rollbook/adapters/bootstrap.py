@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import os
 import random
 import socket
@@ -35,6 +36,10 @@ _log = structlog.get_logger("rollbook")
 
 class NoServer(RollbookError):
     """There is no NATS to talk to, and none can be started here."""
+
+
+class NoProvider(RollbookError):
+    """The configured provider cannot be had here."""
 
 
 class Built(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,9 +164,11 @@ async def open_readiness() -> AsyncGenerator[Readiness]:
 
 
 async def make_provider(settings: Settings) -> WorkerProvider:
-    """Who knows where the workers are. Attaches to Ray for `kind = "ray"`."""
+    """Who knows where the workers are. Attaches to Ray for `kind = "ray"`; `NoProvider` without Ray."""
     provider = settings.provider
     if isinstance(provider, RayProvider):
+        if importlib.util.find_spec("ray") is None:
+            raise NoProvider("provider.kind is \"ray\", and Ray is not installed here: pip install 'rollbook[ray]'")
         from rollbook.adapters.ray.provider import RayWorkerProvider
 
         return await RayWorkerProvider.create(

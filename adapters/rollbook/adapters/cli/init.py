@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from cyclopts import Parameter
 
-from rollbook.adapters.cli.common import run
+from rollbook.adapters.cli.common import run, start_logs
 from rollbook.adapters.cli.exits import Exit, UsageError
 from rollbook.adapters.cli.output import out, say
 from rollbook.adapters.cli.template import render
@@ -91,6 +91,7 @@ def init(  # noqa: PLR0913 - the options of the command
     """
     if config.exists() and not force:
         raise UsageError(f"{config} exists already; edit it, choose another with -c, or overwrite it with --force")
+    start_logs()
     workers = dict(_parse_worker(text) for text in worker)
     if workers and provider == "ray":
         raise UsageError("--worker fixes an address, and --provider ray asks a manager for it; give one of the two")

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from rollbook.adapters.cli.common import ConfigFile, Json, load_config, run
+from rollbook.adapters.cli.common import ConfigFile, Json, load_config, run, start_logs
 from rollbook.adapters.cli.exits import Exit
 from rollbook.adapters.cli.output import Lines, Piece, out_json, say
 from rollbook.adapters.settings import Config
@@ -42,7 +42,9 @@ def status(*, config: ConfigFile = None, json: Json = False) -> Exit:
 
     Reads the log, and asks the proxies and the provider now. A controller need not be running.
     """
-    taken = run(_take(load_config(config)))
+    found = load_config(config)
+    start_logs()
+    taken = run(_take(found))
     if json:
         out_json(msgspec.to_builtins(taken))
     else:
