@@ -14,7 +14,6 @@ from rollbook.adapters.jetstream.client import Client
 from rollbook.projections.ports import LogError, LogUnavailable
 
 MSG_ID: Final = "Nats-Msg-Id"
-EXPECTED_STREAM: Final = "Nats-Expected-Stream"
 EXPECTED_SEQUENCE: Final = "Nats-Expected-Last-Subject-Sequence"
 EXPECTED_SUBJECT: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
 BATCH_ID: Final = "Nats-Batch-Id"
