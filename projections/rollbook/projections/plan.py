@@ -208,7 +208,7 @@ def _wanted(
             return [Remove(name, own.incarnation, own.entry, "listed more than once", unless_wanted=False)]
     elif mine and moved_to is not None and mine[0].entry.url != moved_to and removable(lives, mine[0]):
         entry = mine[0].entry
-        actions = [Remove(name, incarnation, entry, f"it is at {moved_to} now", unless_wanted=False, moved_to=moved_to)]
+        return [Remove(name, incarnation, entry, f"it is at {moved_to} now", unless_wanted=False, moved_to=moved_to)]
     elif mine:
         actions += _adopt(name, incarnation, mine[0].entry, known)
     elif known is None or known.told is not Told.ADD_UNSUPPORTED:

@@ -240,8 +240,10 @@ class Steps:
         if action.moved_to is None:
             return None
         url = await self._locate(Add(action.worker, action.incarnation))
+        if isinstance(url, Held):
+            return str(url)
         if url != action.moved_to:
-            return f"it is not at {action.moved_to} after all" if isinstance(url, str) else str(url)
+            return f"it is not at {action.moved_to} after all"
         held = await self._admission.ready(action.worker, url)
         return None if held is None else str(held)
 
