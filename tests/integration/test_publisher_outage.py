@@ -274,3 +274,18 @@ def test_waiting_facts_of_two_workers_survive_a_lost_connection_in_order(server,
         subject = worker_subject(stream.fleet, worker)
         downs = [line.fact for line in stream.lines() if line.subject == subject and isinstance(line.fact, WorkerDown)]
         assert [fact.reason for fact in downs] == [str(index) for index in range(30)]
+
+
+def test_closing_does_not_wait_for_a_server_that_hangs(server, stream):
+    """More than the socket takes is on its way, so that a write is held up."""
+    publisher = Publisher(stream.fleet, server.url)
+    publisher.worker_up("w-0-0", incarnation=1).result(LONG)
+    server.pause()
+    for index in range(60):
+        publisher.worker_down(f"w-{index}-0", incarnation=1, evidence="timeout", reason="x" * 200_000)
+    publisher.flush(1)
+    begin = time.monotonic()
+    closed = publisher.close(timeout=0)
+    assert time.monotonic() - begin < 20  # far below the 30 s after which the connection itself counts as dead
+    assert len(closed.unsent) == 60
+    server.resume()

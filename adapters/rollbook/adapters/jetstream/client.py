@@ -166,6 +166,15 @@ class Client(NatsClient):
             # Not `wait_closed`: the future behind it is cancelled together with the attempt that waited for it.
             await asyncio.sleep(0)
 
+    async def abort(self) -> None:
+        """Drop the socket with whatever is still to be written: a server that hangs would hold up `close` for ever."""
+        self.closing = True
+        transport: Any = self._transport
+        writer = getattr(transport, "_io_writer", None)
+        if writer is not None:
+            writer.transport.abort()
+            await asyncio.sleep(0)
+
     def mark_connected(self) -> None:
         """Wake whoever waits for the connection, and tell the listeners."""
         self._connected.set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 from typing import Final
@@ -26,7 +25,6 @@ _REFUSED_PAUSE: Final = 2.0
 """Seconds after a server that answered, and said no."""
 _TICK: Final = 0.25
 """Seconds between two looks at what is overdue."""
-_CLOSE_WITHIN: Final = 2.0
 
 
 class Link:
@@ -106,6 +104,4 @@ class Link:
     async def _drop(self) -> None:
         wire, self._wire = self._wire, None
         if wire is not None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_CLOSE_WITHIN):
-                    await wire.close()
+            await wire.close()

@@ -213,8 +213,9 @@ class Publisher:
         """Take no more facts, flush, and let go of the thread and the connection; say what has not been sent.
 
         What is still waiting after `timeout` seconds stays in the durable outbox (`kept`), or is lost. Its receipts end
-        in `NotSent`. Closing again returns the same. At the end of the process a publisher that is still open is closed
-        without waiting. Raises `WouldBlock` on the thread of a running event loop, and `PublisherForked`.
+        in `NotSent`. A server that hangs can hold up the goodbye for five seconds more. Closing again returns the same.
+        At the end of the process a publisher that is still open is closed without waiting. Raises `WouldBlock` on the
+        thread of a running event loop, and `PublisherForked`.
         """
         return self._core.close(timeout)
 

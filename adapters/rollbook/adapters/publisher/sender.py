@@ -41,6 +41,8 @@ WINDOW: Final = 256
 """Facts in flight at a time, each of another subject."""
 _REMIND: Final = 30.0
 """Seconds between two log lines about the same interruption."""
+_CLOSE_WITHIN: Final = 5.0
+"""Seconds for the connection to be closed in good order."""
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
 """Seconds until a fact is tried again: the first and the longest bound, with full jitter below it."""
@@ -78,7 +80,7 @@ class Sender:
         self._keys = itertools.count(store.last_key + 1)
         self._wanted = asyncio.Event()
         self._changed = asyncio.Event()
-        self._stopping = False
+        self._stopped = asyncio.Event()
         self._trouble_told = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._questions = Questions(self.loop)
@@ -137,8 +139,7 @@ class Sender:
 
     async def _flush_and_stop(self, timeout: float) -> Flushed:
         flushed = await self.flush(timeout)
-        self._stopping = True
-        self._wanted.set()
+        self._stopped.set()
         return flushed
 
     def _unsent(self, entry: Entry) -> Unsent:
@@ -157,22 +158,26 @@ class Sender:
         finally:
             self.intake.end()
             self._questions.end()
-            for entry in self.open.values() if not self._stopping else ():
+            for entry in self.open.values() if not self._stopped.is_set() else ():
                 # They stay open, and in the durable outbox: closing reports them.
                 entry.receipt.settle(None, NotSent("the publisher's thread failed; this process's log says why"))
 
     async def _main(self) -> None:
         self.intake.attach()
-        keeping = asyncio.create_task(self.link.keep())
+        keeping, pumping = asyncio.create_task(self.link.keep()), asyncio.create_task(self._pump())
         try:
-            while not self._stopping:
-                await self._wanted.wait()
-                self._wanted.clear()
-                await self._send_what_may_go()
+            await asyncio.wait({pumping, asyncio.ensure_future(self._stopped.wait())}, return_when="FIRST_COMPLETED")
+            if pumping.done():
+                pumping.result()
         finally:
-            for task in (keeping, *self._tasks):
-                task.cancel()
-            await asyncio.wait({keeping, *self._tasks})
+            await _end({pumping, *self._tasks}, patience=0.1)
+            await _end({keeping}, patience=_CLOSE_WITHIN)
+
+    async def _pump(self) -> None:
+        while not self._stopped.is_set():
+            await self._wanted.wait()
+            self._wanted.clear()
+            await self._send_what_may_go()
 
     def _take_in(self) -> None:
         """New facts: give each its place, and ask at once what must be asked at the moment of the call."""
@@ -188,7 +193,11 @@ class Sender:
         self._wanted.set()
 
     async def _send_what_may_go(self) -> None:
-        while self.link.connected and (entry := self._lanes.take(time.monotonic())) is not None:
+        while (
+            not self._stopped.is_set()
+            and self.link.connected
+            and (entry := self._lanes.take(time.monotonic())) is not None
+        ):
             now = time.monotonic()
             if entry.outcome is not None:
                 self._lanes.settle(entry.subject)
@@ -326,6 +335,14 @@ class Sender:
         if self.trouble is not None:
             self.trouble = None
             _log.info("publisher.flowing", waiting=len(self.open))
+
+
+async def _end(tasks: set[asyncio.Task[None]], *, patience: float) -> None:
+    """Cancel, and cancel again every `patience` seconds: nats-py may swallow it, in a write that a server holds up."""
+    while tasks:
+        for task in tasks:
+            task.cancel()
+        _, tasks = await asyncio.wait(tasks, timeout=patience)
 
 
 _GIVE_NUMBER: Final = "It is not kept for later, when another life may be the current one; pass `incarnation`"

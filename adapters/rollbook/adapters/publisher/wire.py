@@ -22,6 +22,10 @@ ANSWER_WITHIN: Final = 5.0
 """Seconds. JetStream with `sync_interval: always` answers in milliseconds, a new leader of three replicas in 5 s."""
 
 
+_CLOSE_WITHIN: Final = 2.0
+"""Seconds for the last bytes to be written."""
+
+
 class Answer(msgspec.Struct, frozen=True, gc=False):
     """One message that came back, as bytes."""
 
@@ -111,7 +115,11 @@ class Wire:
 
     async def close(self) -> None:
         """Close the connection; what is open is lost."""
-        await self.client.close()
+        try:
+            async with asyncio.timeout(_CLOSE_WITHIN):
+                await self.client.close()
+        except TimeoutError:
+            await self.client.abort()
         self.lose_all()
 
     def _lose(self, token: int) -> None:
