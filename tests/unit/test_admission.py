@@ -147,3 +147,16 @@ async def test_an_address_that_no_fact_can_hold_is_held_back():
     asked, _ = admission(fleet)
     fleet.provider.place(W, incarnation=2, addresses={"primary": HostAndPort("h" * 3000, 1)})
     assert await asked.locate(W, 2, str) == Held(Gate.ADDRESS_KNOWN, "its url has 3009 letters; 2048 are allowed")
+
+
+@on_virtual_time
+async def test_a_probe_that_fails_in_its_own_way_is_a_worker_that_is_not_ready():
+    """[I10]."""
+    fleet = Fleet()
+    asked, _ = admission(fleet)
+
+    async def broken(url, path):
+        raise KeyError(path)
+
+    fleet.readiness.check = broken
+    assert await asked.ready(W, "http://h:1") == Held(Gate.READY, "GET /health failed: KeyError: '/health'")

@@ -47,7 +47,7 @@ class Admission:
         return self._url(worker, located, canonical)
 
     async def urls(self, names: Iterable[str], canonical: Callable[[str], str]) -> dict[str, str]:
-        """Where these workers are now, in one question: of those whose present life the provider knows and finds."""
+        """Where these workers are now, in one question: of those whose present life may be added and is found there."""
         try:
             async with asyncio.timeout(self._seconds):
                 found = await self._provider.locate(names)
@@ -56,7 +56,9 @@ class Admission:
         urls: dict[str, str] = {}
         for name, located in found.items():
             worker = self._roster().workers.get(name)
-            url = None if worker is None else self._url(worker, located, canonical)
+            if worker is None or gates.weights(self._roster(), worker) is not None:
+                continue
+            url = self._url(worker, located, canonical)
             if isinstance(url, str):
                 urls[name] = url
         return urls
@@ -97,4 +99,6 @@ class Admission:
                 reason = await self._readiness.check(url, path)
         except TimeoutError:
             reason = f"GET {path}: no answer within {self._seconds:g} s"
+        except Exception as exc:  # noqa: BLE001 - as with the provider
+            reason = f"GET {path} failed: {type(exc).__name__}: {exc}"
         return None if reason is None else Held(Gate.READY, reason)

@@ -203,6 +203,11 @@ class Lane:
         if self._looking is None or self._looking.done():
             listed = {name: owned[0].entry.url for name, owned in observed.owned.items() if len(owned) == 1}
             self._looking = asyncio.create_task(self._find_moved(listed))
+            self._looking.add_done_callback(self._looked)
+
+    def _looked(self, looking: asyncio.Task[None]) -> None:
+        if not looking.cancelled() and (exc := looking.exception()) is not None:
+            self._break(exc)
 
     async def _find_moved(self, listed: dict[str, str]) -> None:
         found = await self._admission.urls(listed, self._proxy.canonical_url)
@@ -224,8 +229,7 @@ class Lane:
         try:
             outcome = await self._carry_out(action, seen, observed)
         except Exception as exc:  # noqa: BLE001 - not swallowed: handed to `run`, which ends the lane with it
-            if self._broken is not None and not self._broken.done():
-                self._broken.set_exception(exc)
+            self._break(exc)
             return
         name = action.worker
         del self._in_flight[name]
@@ -235,6 +239,11 @@ class Lane:
         if outcome.evict is not None and outcome.evict.worker not in self._in_flight:
             self._start(outcome.evict, seen, observed)
         self._wake.set()
+
+    def _break(self, exc: BaseException) -> None:
+        """End the lane with what one of its tasks failed with."""
+        if self._broken is not None and not self._broken.done():
+            self._broken.set_exception(exc)
 
     async def _carry_out(self, action: plan.Action, seen: Seen, observed: plan.Observed) -> Outcome:
         match action:

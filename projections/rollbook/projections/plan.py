@@ -20,6 +20,7 @@ from rollbook.projections.gates import Held
 from rollbook.projections.ledger import ProxyRecord, Registration, Told
 from rollbook.projections.policy import Policy, ProxyPolicy
 from rollbook.projections.ports import Entry, Listing
+from rollbook.projections.roster import Roster
 from rollbook.projections.worker import Worker
 
 
@@ -167,7 +168,10 @@ def make_plan(
         if held is not None or current is None:
             actions.extend(_unwanted(name, listed, lives, held, current))
         else:
-            actions.extend(_wanted(name, listed, lives, current.incarnation, moved.get(name)))
+            moved_to = moved.get(name)
+            if moved_to is not None and not _may_have(state.roster, name, moved_to, observed):
+                moved_to = None
+            actions.extend(_wanted(name, listed, lives, current.incarnation, moved_to))
             known = lives.get(current.incarnation)
             if not listed and known is not None and known.told is Told.REGISTERED:
                 missing.append(name)
@@ -214,6 +218,14 @@ def _wanted(
     elif known is None or known.told is not Told.ADD_UNSUPPORTED:
         actions.append(Add(name, incarnation))
     return actions
+
+
+def _may_have(roster: Roster, name: str, url: str, observed: Observed) -> bool:
+    """Whether nobody has `url` who would keep it; otherwise `name` would lose the entry it has and get no other."""
+    if url not in observed.urls:
+        return True
+    holder = observed.urls[url]
+    return holder is not None and not roster.began_after(holder.worker, holder.incarnation, name)
 
 
 def _why(held: Held | None, own: Owned, current: Worker | None) -> str:

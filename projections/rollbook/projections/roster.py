@@ -192,6 +192,13 @@ class Roster(msgspec.Struct, gc=False):
         key = _cell_key(worker.pool, worker.cell)
         return self.cells.get(key, [worker.name]) if key is not None else [worker.name]
 
+    def began_after(self, worker: str, incarnation: int, name: str) -> bool:
+        """Whether this life of `worker` is its current one and began after the current one of `name`."""
+        other, mine = self.workers.get(worker), self.workers.get(name)
+        if other is None or mine is None or other.incarnation != incarnation:
+            return False
+        return other.began > mine.began
+
     def holding(self, proxy: str) -> Decision | None:
         """Who decided that no admin calls are made at `proxy`, or at any; None if nobody did."""
         return self.held.get(proxy) or self.held.get("")

@@ -61,7 +61,7 @@ class Urls:
         if holder is None:
             return _not_free(f"{url} is listed by somebody else's entry")
         whose = holder.worker
-        if self._newer(whose, holder.incarnation, action.worker):
+        if self._projector.state.roster.began_after(whose, holder.incarnation, action.worker):
             return _not_free(f"{url} belongs to {whose}, whose life {holder.incarnation} is newer")
         if not removable(self._projector.state.ledger.look(self._served.name).registrations.get(whose, {}), holder):
             return _not_free(f"{url} is listed for {whose}, and the proxy cannot remove it")
@@ -73,15 +73,7 @@ class Urls:
     def owns(self, life: tuple[str, int], name: str) -> bool:
         """Whether `life` belongs at this proxy and is newer than the current one of `name`."""
         unwanted = gates.unwanted(self._projector.state.roster, self._policy, self._served, *life)
-        return unwanted is None and self._newer(*life, name)
-
-    def _newer(self, worker: str, incarnation: int, name: str) -> bool:
-        """Whether this life of `worker` is its current one and began after the current one of `name`."""
-        workers = self._projector.state.roster.workers
-        other, mine = workers.get(worker), workers.get(name)
-        if other is None or mine is None or other.incarnation != incarnation:
-            return False
-        return other.began > mine.began
+        return unwanted is None and self._projector.state.roster.began_after(*life, name)
 
 
 def _not_free(reason: str, evict: Remove | None = None) -> tuple[Held, Remove | None]:
