@@ -170,7 +170,7 @@ async def test_a_killed_manager_comes_back_and_renumbers_only_the_dead(launch, s
     risen = await next_life(manager, dead.name, dead)
     assert risen.incarnation == 2
     facts = await facts_once(stream, dead.name, "Up 2")
-    assert told(facts) == ["Started 1", "Up 1", "Down 1", "Started 2", "Up 2"]
+    assert told(facts) == ["Started 1", "Up 1", "Down 1", "RecoveryStarted 1", "Started 2", "Up 2"]
     kept = await state_of(manager, W, lambda state: state.stage == "serving")
     assert (kept.pid, kept.incarnation, kept.addresses) == (alive.pid, 1, alive.addresses)
     assert set(told(facts_about(stream, W))) == {"Started 1", "Up 1"}

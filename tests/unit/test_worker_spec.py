@@ -40,6 +40,7 @@ class InATest:
         ({"start_seconds": 0}, "start_seconds is 0; it must be more than 0"),
         ({"stop_seconds": float("inf")}, "stop_seconds is inf"),
         ({"start_seconds": float("nan")}, "start_seconds is nan"),
+        ({"rank": -1}, "rank -1 is less than 0"),
         ({"max_restarts": -1}, "max_restarts is -1"),
         ({"kwargs": {"port": 1, "name": "x"}}, "kwargs may not hold name, port"),
         ({"ray_options": {"max_restarts": 3}}, "ray_options may not hold max_restarts"),

@@ -14,9 +14,9 @@ cluster's verdict (`ActorDiedError`, or no such name) is.
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
@@ -54,37 +54,39 @@ def host_name(fleet: str, worker: str) -> str:
 
 
 class RayThread:
-    """One daemon thread for Ray's blocking calls (look-ups by name, creating actors, connecting).
+    """Runs Ray's blocking calls (look-ups by name, creating actors, connecting) one after the other, on a thread.
 
     They have no deadline of their own and would stop an event loop. One that hangs holds up the next ones, which then
-    run into their deadlines; it does not use up threads, and it does not keep the process from exiting.
+    run into their deadlines; it does not use up threads. The thread lives while there is work, and does not keep the
+    process from exiting.
     """
 
     def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._jobs: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._working = False
 
     def submit(self, job: Callable[[], T]) -> Future[T]:
         """Run `job` after those before it. A cancelled one is left out."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="rollbook-ray", daemon=True)
-            self._thread.start()
         future: Future[T] = Future()
-        self._jobs.put((future, job))
+        with self._lock:
+            self._jobs.append((future, job))
+            begin, self._working = not self._working, True
+        if begin:
+            threading.Thread(target=self._work, name="rollbook-ray", daemon=True).start()
         return future
 
-    def close(self) -> None:
-        """End the thread after the jobs that were submitted."""
-        self._jobs.put(None)
-        self._thread = None
-
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            future, run = job
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if not self._jobs:
+                    self._working = False
+                    return
+                future, job = self._jobs.popleft()
             if not future.set_running_or_notify_cancel():
                 continue
             try:
-                future.set_result(run())
+                future.set_result(job())
             except BaseException as exc:  # noqa: BLE001 - it belongs to whoever waits
                 future.set_exception(exc)
 
@@ -95,7 +97,10 @@ async def call(answer: Awaitable[T], seconds: float, asked: str) -> T:
         async with asyncio.timeout(seconds):
             return await answer
     except Exception as exc:
-        raise translated(exc, asked, seconds) from exc
+        error = translated(exc, asked, seconds)
+        if error is exc:
+            raise
+        raise error from exc
 
 
 async def aside(threads: RayThread, job: Callable[[], T], seconds: float, asked: str) -> T:
@@ -104,13 +109,21 @@ async def aside(threads: RayThread, job: Callable[[], T], seconds: float, asked:
 
 
 def find(name: str, namespace: str) -> Any:
-    """The handle of a named actor. Blocks; raises Ray's `ValueError` if there is none, or `ActorSilent`."""
+    """The handle of a named actor. Blocks; raises `ActorGone` if there is none, or `ActorSilent`."""
     import ray
 
     if not ray.is_initialized():
         # Otherwise Ray would start a cluster of its own here and now.
         raise ActorSilent("this process is not connected to Ray (any more); call ray.init first")
-    return ray.get_actor(name, namespace=namespace)
+    try:
+        return ray.get_actor(name, namespace=namespace)
+    except ValueError as exc:
+        raise ActorGone(f"there is no actor {name!r} (namespace {namespace!r})") from exc
+
+
+def is_taken(exc: ValueError) -> bool:
+    """Whether making an actor failed because its name is taken. Older versions of Ray have no class for it."""
+    return "already taken" in str(exc)
 
 
 async def ask_named(
@@ -159,8 +172,6 @@ def translated(exc: Exception, asked: str, seconds: float) -> RollbookError:
             return ActorSilent(f"{asked} gave no answer within {seconds:.1f} s")
         case ActorUnavailableError():
             return ActorSilent(f"{asked} cannot be reached now; Ray does not say that it is dead")
-        case ValueError():
-            return ActorGone(f"there is no {asked}")
         case RayError():
             return ActorSilent(f"{asked}: Ray failed: {type(exc).__name__}: {str(exc)[:300]}")
         case _:

@@ -9,7 +9,17 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from rollbook.adapters.ray.border import AGAIN_SECONDS, ActorGone, ActorSilent, RayThread, aside, call, find, host_name
+from rollbook.adapters.ray.border import (
+    AGAIN_SECONDS,
+    ActorGone,
+    ActorSilent,
+    RayThread,
+    aside,
+    call,
+    find,
+    host_name,
+    is_taken,
+)
 from rollbook.adapters.ray.host import CONCURRENCY, Identity, WorkerHost
 from rollbook.adapters.ray.spec import InvalidSpec, WorkerSpec
 
@@ -97,13 +107,13 @@ class Hosts:
 
     def _make(self, spec: WorkerSpec) -> Any | None:
         """Blocks. None if the name is taken."""
-        from ray.exceptions import ActorAlreadyExistsError
-
         cls = self._actor_class(spec)
         try:
             return cls.remote(self._fleet, msgspec.json.encode(spec), self._manager)
-        except ActorAlreadyExistsError:
-            return None
+        except ValueError as exc:
+            if is_taken(exc):
+                return None
+            raise InvalidSpec(f"worker {spec.name!r}: Ray does not make its actor: {exc}") from exc
 
     async def _answers(self, handle: Any, asked: str) -> bool:
         try:

@@ -83,8 +83,7 @@ class Keeper:
 
     async def run(self) -> None:
         """Take over the process that is alive, or make one; then one life after the other."""
-        await self._take_over()
-        attempt = 0
+        attempt = int(await self._take_over())
         while True:
             over = await self._live(attempt)
             good = self._served is not None and time.monotonic() - self._served >= STABLE_SECONDS
@@ -112,8 +111,8 @@ class Keeper:
                 await self._hosts.end(self._handle, self._spec.name, self._spec.stop_seconds)
             self._handle = None
 
-    async def _take_over(self) -> None:
-        """Find the process that an earlier manager made. If it is gone, its life is over."""
+    async def _take_over(self) -> bool:
+        """Find the process that an earlier manager made. If it is gone, its life is over; say so, and return True."""
         while True:
             try:
                 self._handle = await self._hosts.find(self._spec.name)
@@ -122,9 +121,11 @@ class Keeper:
                 await asyncio.sleep(AGAIN_SECONDS)
             else:
                 break
-        if self._handle is None and self.record.incarnation:
+        died = self._handle is None and self.record.incarnation > 0
+        if died:
             self._scribe.resume(self.record.incarnation)
             self._scribe.say(WorkerDown, evidence="actor_dead", reason="its process was gone when its manager began")
+        return died
 
     async def _live(self, attempt: int) -> _Over:
         """One life, from its process to its end."""

@@ -13,7 +13,16 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, Final, Self, TypeVar
 
 from rollbook.adapters.ray.actor import CONCURRENCY, Description, ManagerActor
-from rollbook.adapters.ray.border import NAMESPACE, ActorSilent, RayThread, aside, find, manager_name
+from rollbook.adapters.ray.border import (
+    NAMESPACE,
+    ActorGone,
+    ActorSilent,
+    RayThread,
+    aside,
+    find,
+    is_taken,
+    manager_name,
+)
 from rollbook.adapters.ray.client import ManagerClient, primary
 from rollbook.adapters.ray.spec import WorkerSpec, WorkerState, check_specs
 from rollbook.events import RollbookError, validate_name
@@ -116,7 +125,7 @@ class RayWorkerManager:
 
         unsaid = self._run(self._client.stop(reason, seconds))
         _KEPT.pop(self._key, None)
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ActorGone):
             ray.kill(find(self.name, self.namespace))
         return unsaid
 
@@ -125,7 +134,6 @@ class RayWorkerManager:
 
         def make() -> Any | None:
             import ray
-            from ray.exceptions import ActorAlreadyExistsError
 
             if not ray.is_initialized():
                 raise ActorSilent("this process is not connected to Ray; call ray.init first")
@@ -137,9 +145,12 @@ class RayWorkerManager:
                 max_restarts=-1,
                 max_concurrency=CONCURRENCY,
             )
-            with contextlib.suppress(ActorAlreadyExistsError):
+            try:
                 return made.remote(fleet, self.namespace, nats, detached=detached)
-            return None
+            except ValueError as exc:
+                if is_taken(exc):
+                    return None
+                raise
 
         handle = self._run(aside(self._client.threads, make, seconds, f"manager {self.name!r}"))
         if handle is not None and not detached:

@@ -8,6 +8,7 @@ Ray to go on trying.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Iterable, Sequence
 from typing import Final, Self
@@ -87,8 +88,9 @@ class RayWorkerProvider:
         if self._connected_here:
             import ray
 
-            self._client.threads.submit(ray.shutdown)
-        self._client.threads.close()
+            self._connected_here = False
+            with contextlib.suppress(ActorSilent):
+                await aside(self._client.threads, ray.shutdown, self._deadline, "leaving Ray")
 
     async def _states(self, names: Sequence[str] | None) -> dict[str, WorkerState]:
         try:

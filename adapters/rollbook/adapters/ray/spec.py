@@ -81,6 +81,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def _out_of_range(self) -> Iterable[str]:
         if not 0 <= self.port < 65536:  # noqa: PLR2004 - the range of ports
             yield f"port {self.port} is no port; 0 lets the system choose"
+        if self.rank is not None and self.rank < 0:
+            yield f"rank {self.rank} is less than 0"
         if self.ready_path is not None and not self.ready_path.startswith("/"):
             yield f"ready_path {self.ready_path!r} must begin with '/', or be None"
         for field in ("process_seconds", "start_seconds", "stop_seconds"):
