@@ -230,4 +230,8 @@ class Look:
         holder = observed.urls.get(url, url)
         if holder is None:
             return Held(Gate.ADDRESS_FREE, f"{url} is listed by somebody else's entry")
+        if isinstance(holder, plan.Owned) and self._state.roster.began_after(holder.worker, holder.incarnation, name):
+            return Held(
+                Gate.ADDRESS_FREE, f"{url} belongs to {holder.worker}, whose life {holder.incarnation} is newer"
+            )
         return await self._admission.ready(name, url) or url

@@ -1,0 +1,105 @@
+"""What `status` shows: every standing with its reason, and that it agrees with what the lanes do."""
+
+import asyncio
+
+import pytest
+from support.core import FLEET
+from support.fleet import BY, Fleet, W, on_virtual_time
+
+from rollbook.events import WorkerCordoned
+from rollbook.projections.admission import Admission
+from rollbook.projections.gates import Gate
+from rollbook.projections.status import Look, Standing
+
+OTHER = "rollout-1-0"
+
+
+async def look(fleet):
+    state = fleet.controller.projector.state
+    admission = Admission(fleet.policy, lambda: state.roster, fleet.provider, fleet.readiness)
+    taken = Look(fleet.policy, state, proxies=fleet.proxies, provider=fleet.provider, admission=admission)
+    return await taken.take("now")
+
+
+def standings(status):
+    return {worker.name: [one.state for one in worker.registrations] for worker in status.workers}
+
+
+@on_virtual_time
+async def test_i1_what_the_lanes_have_brought_about_is_converged():
+    fleet = Fleet("a", "b")
+    await fleet.start()
+    url = await fleet.up()
+    for name in ("a", "b"):
+        await fleet.registered(proxy=name)
+    foreign = fleet.proxy.put("http://elsewhere:1")
+    status = await look(fleet)
+    assert status.converged
+    (worker,) = status.workers
+    assert (worker.phase, worker.incarnation, worker.address) == ("serving", 1, "10.0.0.1:8000")
+    assert [(one.proxy, one.state, one.url) for one in worker.registrations] == [
+        ("a", Standing.REGISTERED, url),
+        ("b", Standing.REGISTERED, url),
+    ]
+    assert [(one.registered, one.wanted, one.foreign) for one in status.proxies] == [(1, 1, (foreign.url,)), (1, 1, ())]
+
+
+@on_virtual_time
+async def test_a_worker_that_a_gate_keeps_out_is_no_drift():
+    fleet = Fleet()
+    await fleet.start()
+    await fleet.up()
+    await fleet.registered()
+    await fleet.say(WorkerCordoned(worker=W, **BY))
+    await fleet.until(lambda: not fleet.listed())
+    fleet.readiness.close(await fleet.up(OTHER, port=8001))
+    await asyncio.sleep(5)
+    status = await look(fleet)
+    assert status.converged
+    gates = {worker.name: worker.registrations[0].gate for worker in status.workers}
+    assert gates == {W: Gate.NOT_CORDONED, OTHER: Gate.READY}
+
+
+@on_virtual_time
+async def test_whose_url_belongs_to_a_newer_life_is_out_as_its_lane_says():
+    """Not missing, which would be a drift that nobody can mend."""
+    fleet = Fleet()
+    await fleet.start()
+    await fleet.up()
+    await fleet.registered()
+    await fleet.up(OTHER)
+    await fleet.registered(OTHER)
+    await fleet.until(lambda: W in fleet.controller.lanes["a"].held)
+    status = await look(fleet)
+    held = fleet.controller.lanes["a"].held[W]
+    registration = status.workers[0].registrations[0]
+    assert (registration.state, registration.gate, registration.reason) == (Standing.OUT, held.gate, held.reason)
+    assert status.converged
+
+
+@pytest.mark.parametrize("case", ["missing", "unwanted", "older life", "unreachable"])
+@on_virtual_time
+async def test_drift_is_seen(case):
+    fleet = Fleet()
+    await fleet.start()
+    url = await fleet.up()
+    await fleet.registered()
+    await fleet.stop()
+    (entry,) = fleet.proxy.listed
+    if case == "unreachable":
+        fleet.proxy.available = False
+    elif case == "unwanted":
+        fleet.proxy.put("http://10.0.0.1:9000", fleet=FLEET, worker=OTHER, incarnation=1)
+    else:
+        fleet.proxy.drop(entry)
+        if case == "older life":
+            fleet.controller.projector.state.roster.workers[W].incarnation = 2
+            fleet.proxy.put(url, fleet=FLEET, worker=W, incarnation=1)
+    status = await look(fleet)
+    assert not status.converged
+    found = standings(status)
+    expected = {"missing": Standing.MISSING, "older life": Standing.UNWANTED, "unreachable": Standing.UNKNOWN}
+    if case == "unwanted":
+        assert found[W] == [Standing.REGISTERED]
+    else:
+        assert found[W] == [expected[case]]
