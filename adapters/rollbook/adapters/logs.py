@@ -1,6 +1,6 @@
 """What the programs say about themselves, on standard error: structlog, for people on a terminal, JSON elsewhere.
 
-An event is a dotted constant name with keys (`"proxy.register.failed", proxy=..., worker=...`). Secrets are taken out
+An event is a dotted constant name with keys (`"proxy.registration_failed", proxy=..., worker=...`). Secrets are taken out
 here, after the caller and before any renderer, also from lines of the libraries underneath.
 """
 
