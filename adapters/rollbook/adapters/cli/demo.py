@@ -17,7 +17,7 @@ import msgspec
 from cyclopts import Parameter
 
 from rollbook.adapters.cli.common import Json, run
-from rollbook.adapters.cli.exits import Exit, UsageError
+from rollbook.adapters.cli.exits import Exit, OutputClosed, UsageError
 from rollbook.adapters.cli.output import Lines, out, say
 
 if TYPE_CHECKING:
@@ -105,13 +105,17 @@ def _folder(given: Path | None) -> Generator[Path]:
         if used:
             raise UsageError(f"--directory {given} is not empty; name a new one, for the log in it is another run's")
         folder = given.absolute()
+    failed = False
     try:
         yield folder
-    except Exception:
-        say(f"rollbook: the log and the programs' own logs are kept in {folder}")
+    except Exception as exc:
+        failed = not isinstance(exc, OutputClosed)
         raise
-    if given is None:
-        shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        if failed:
+            say(f"rollbook: the log and the programs' own logs are kept in {folder}")
+        elif given is None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 async def _until_stopped(stage: Stage) -> Run | None:

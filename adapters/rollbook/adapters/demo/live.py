@@ -77,14 +77,23 @@ class Lines:
     def __init__(self, view: View) -> None:
         self._view = view
         self._next = 0.0
+        self._heard = True
 
     def fact(self, stored: Stored, recorded: Recorded) -> None:
         """A fact was folded."""
-        say("".join(piece if isinstance(piece, str) else piece[0] for piece in describe(stored, recorded)))
+        self._say("".join(piece if isinstance(piece, str) else piece[0] for piece in describe(stored, recorded)))
 
     def note(self, text: str) -> None:
         """The demo did something itself."""
-        say(f"demo: {text}")
+        self._say(f"demo: {text}")
+
+    def _say(self, text: str) -> None:
+        """As long as somebody listens: `| head` must not end the controller in the middle of a fold."""
+        if self._heard:
+            try:
+                say(text)
+            except BrokenPipeError:
+                self._heard = False
 
     def tick(self) -> None:
         """A line about the requests, now and then."""
@@ -147,7 +156,8 @@ class Screen:
                 said.told is Told.REGISTERED and life == worker.incarnation for life, said in lives.items()
             )
             style = "green" if registered else "red" if worker.phase == "down" else "yellow"
-            table.add_row(name, str(worker.incarnation), str(worker.phase), told or "-", worker.evidence or "", style=style)
+            row = (name, str(worker.incarnation), str(worker.phase), told or "-", worker.evidence or "")
+            table.add_row(*row, style=style)
         return table
 
 

@@ -43,7 +43,7 @@ from rollbook.projections.worker import Phase
 FLEET: Final = "demo"
 POOL: Final = "rollout"
 PROXY: Final = "router"
-READY_SECONDS: Final = 60.0
+READY_SECONDS: Final = 120.0
 """For all workers to serve and to be registered."""
 CONVERGE_SECONDS: Final = 60.0
 """After the time is over, for everything to be as it should; then the run is judged as it is."""
