@@ -69,6 +69,7 @@ def test_a_name_that_cannot_stand_in_a_subject(publisher, name):
         lambda p: p.worker_down("w-0-0", incarnation=2**53),
         lambda p: p.worker_down("w-0-0", incarnation=1, evidence="rumour"),
         lambda p: p.worker_down("w-0-0", incarnation=1, reason=7),
+        lambda p: p.worker_down("w-0-0", incarnation=1, reason=None),
         lambda p: p.worker_down("w-0-0", incarnation=1, reason="x" * 1_000_000),
         lambda p: p.worker_down("w-0-0", incarnation=1, reason="\ud800"),
         lambda p: p.worker_down("w-0-0", evidence="rumour"),

@@ -21,7 +21,7 @@ from rollbook.events import (
     WorkerUp,
 )
 
-_EVIDENCE: Final = frozenset(get_args(Evidence))
+EVIDENCE: Final = frozenset(get_args(Evidence))
 _FINAL: Final = frozenset({"exited", "actor_dead"})
 """Evidence after which the same process cannot come back."""
 _SHORT: Final = 1000
@@ -101,7 +101,9 @@ class Life:
 
     def down(self, *, evidence: Evidence = "exited", reason: str = "") -> Receipt[int]:
         """This life is over, or cannot serve until it is up again."""
-        return self.say(WorkerDown, checked=is_simple(evidence, reason), evidence=evidence, reason=reason)
+        return self.say(
+            WorkerDown, checked=evidence in EVIDENCE and is_simple(reason), evidence=evidence, reason=reason
+        )
 
     def suspended(self, *, reason: str = "", until: str | None = None) -> Receipt[int]:
         """Asleep on purpose. `until` is RFC 3339."""
@@ -147,9 +149,9 @@ class Life:
         return self._first
 
 
-def is_simple(evidence: object, reason: object) -> bool:
-    """Whether a Down with these is certainly valid."""
-    return evidence in _EVIDENCE and isinstance(reason, str) and len(reason) <= _SHORT and reason.isascii()
+def is_simple(reason: object) -> bool:
+    """Whether a reason is certainly valid."""
+    return isinstance(reason, str) and len(reason) <= _SHORT and reason.isascii()
 
 
 def ends_for_good(fact: WorkerFact) -> bool:

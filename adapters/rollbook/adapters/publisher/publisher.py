@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack
 
 from rollbook.adapters.publisher.entry import Fence
 from rollbook.adapters.publisher.errors import PublisherError, PublisherMisconfigured, WouldBlock
-from rollbook.adapters.publisher.life import Identity, Life, ends_for_good, is_simple
+from rollbook.adapters.publisher.life import EVIDENCE, Identity, Life, ends_for_good, is_simple
 from rollbook.adapters.publisher.probe import Probe
 from rollbook.adapters.publisher.receipt import Flushed, PublisherStats, Receipt, Unsent, in_event_loop
 from rollbook.events import (
@@ -128,10 +128,11 @@ class Publisher:
         be gone, about the life that is the current one in the log at this moment. If the log cannot be asked now, the
         receipt ends in `IncarnationUnknown`: it is not kept for later, when it would hit another life.
         """
+        # This is what a health thread waits for: each function call costs it.
         life = self._lives.get(name)
         if life is None:
             validate_name("worker", name)
-        simple = is_simple(evidence, reason)
+        simple = evidence in EVIDENCE and (reason == "" or is_simple(reason))
         if incarnation is None and life is not None and not life.ended:
             return life.say(WorkerDown, identity=identity, checked=simple, evidence=evidence, reason=reason)
         number = 0 if incarnation is None else _number(name, incarnation)
