@@ -116,7 +116,9 @@ async def test_a_run_passes_and_its_report_is_sane(tmp_path: Path) -> None:
     assert len(report["kills"]) == 3
     for kill in report["kills"]:
         assert kill["worker"] in WORKERS
-        assert 0 < kill["down"] < kill["registered"] < kill["served"] + 0.001
+        # The router serves from its own add on; that it was seen to list the worker is known a moment later.
+        assert 0 < kill["down"] < kill["registered"]
+        assert kill["down"] < kill["served"]
         assert kill["deregistered"] is None or 0 < kill["deregistered"] < kill["registered"]
         assert (kill["deregistered"] is not None) or not kill["was_registered"]
     [restart] = report["restarts"]
