@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from rollbook.adapters.bootstrap import NoProvider, make_provider
+from rollbook.adapters.bootstrap import NoProvider, open_provider
 from rollbook.adapters.cli import check as check_module
 from rollbook.adapters.cli import init, status
 from rollbook.adapters.cli.exits import Exit, UsageError, WaitedTooLong
@@ -340,5 +340,10 @@ def test_commands_whose_parts_may_speak_send_that_to_standard_error(capsys, monk
 def test_a_fleet_on_ray_without_ray_is_told_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     settings = Settings(fleet="math-rl", provider=RayProvider())
+
+    async def ask():
+        async with open_provider(settings):
+            pytest.fail("there is no Ray")
+
     with pytest.raises(NoProvider, match=r"pip install 'rollbook\[ray\]'"):
-        asyncio.run(make_provider(settings))
+        asyncio.run(ask())

@@ -5,6 +5,7 @@ from support.core import FLEET, POLICY, PROXY, folded
 
 from rollbook.events import (
     CellDeclared,
+    FleetEnded,
     FleetStarted,
     WeightsLoaded,
     WeightsPublished,
@@ -229,3 +230,10 @@ def test_i9_a_cell_of_any_size_is_counted_at_once():
     """Rank and size are anybody's numbers; walking through all ranks up to the size would stop the fold for days."""
     big = WorkerUp(worker=W, incarnation=1, rank=2**51, entrypoint=True, cell_size=2**50, cell_incarnation=1)
     assert standing(big) == Held(Gate.CELL_COMPLETE, f"0 of {2**50} ranks serve in cell incarnation 1")
+
+
+def test_after_a_run_has_ended_nobody_is_registered_until_another_begins():
+    later = WorkerUp(worker=W, incarnation=2)
+    assert standing(FleetStarted(run_id="one"), FleetEnded(run_id="one"), later) == Held(Gate.SERVING, "run one ended")
+    assert standing(FleetEnded(run_id="one"), later) == Held(Gate.SERVING, "the run ended")
+    assert standing(FleetEnded(run_id="one"), FleetStarted(run_id="two"), later) is None

@@ -25,7 +25,14 @@ from rollbook.adapters.jetstream.leadership import JetStreamLeadership
 from rollbook.adapters.jetstream.log import JetStreamLog
 from rollbook.adapters.jetstream.provision import provision
 from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
-from rollbook.adapters.settings import NatsSettings, RayProvider, SecretRef, Settings, read_secret
+from rollbook.adapters.settings import (
+    NatsSettings,
+    RayProvider,
+    SecretRef,
+    Settings,
+    read_secret,
+    refuse_unreachable_log,
+)
 from rollbook.events import RollbookError
 from rollbook.projections.controller import Controller, end
 from rollbook.projections.ports import Proxy, Readiness, WorkerProvider
@@ -63,6 +70,7 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
                 failing.result()
             await controlling
         finally:
+            self.controller.stop()
             await end(failing)
             await end(controlling)
 
@@ -163,7 +171,8 @@ async def open_readiness() -> AsyncGenerator[Readiness]:
         await readiness.close()
 
 
-async def make_provider(settings: Settings) -> WorkerProvider:
+@contextlib.asynccontextmanager
+async def open_provider(settings: Settings) -> AsyncGenerator[WorkerProvider]:
     """Who knows where the workers are. Attaches to Ray for `kind = "ray"`; `NoProvider` without Ray."""
     provider = settings.provider
     if isinstance(provider, RayProvider):
@@ -171,12 +180,17 @@ async def make_provider(settings: Settings) -> WorkerProvider:
             raise NoProvider("provider.kind is \"ray\", and Ray is not installed here: pip install 'rollbook[ray]'")
         from rollbook.adapters.ray.provider import RayWorkerProvider
 
-        return await RayWorkerProvider.create(
+        workers = await RayWorkerProvider.create(
             settings.fleet, manager=provider.manager, namespace=provider.namespace, address=provider.address
         )
+        try:
+            yield workers
+        finally:
+            await workers.close()
+        return
     from rollbook.adapters.static import StaticProvider
 
-    return StaticProvider(provider.addresses())
+    yield StaticProvider(provider.addresses())
 
 
 @contextlib.asynccontextmanager
@@ -206,6 +220,12 @@ async def build(
     """
     clock, ids = SystemClock(), UuidV7()
     async with contextlib.AsyncExitStack() as stack:
+        if provider is None:
+            provider = await stack.enter_async_context(open_provider(settings))
+            if isinstance(settings.provider, RayProvider):
+                from rollbook.adapters.ray.provider import count_nodes
+
+                refuse_unreachable_log(settings, await count_nodes())
         opened = open_nats(settings.nats, environ=environ, directory=directory)
         connection, server = await stack.enter_async_context(opened)
         client = await connect(connection, name="rollbook-controller")
@@ -217,7 +237,7 @@ async def build(
             log=log,
             snapshots=JetStreamSnapshots(client, settings.fleet),
             leadership=JetStreamLeadership(client, settings.fleet),
-            provider=await make_provider(settings) if provider is None else provider,
+            provider=provider,
             readiness=await stack.enter_async_context(open_readiness()),
             clock=clock,
             ids=ids,

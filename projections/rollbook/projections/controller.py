@@ -25,6 +25,8 @@ from rollbook.projections.resources import Resources
 from rollbook.projections.roster import Roster
 
 HOUSEKEEPING_SECONDS: Final = 1.0
+PATIENCE_SECONDS: Final = 15.0
+"""For a cancelled task to end; its cleanup is not cut short before."""
 MOST_QUARANTINED_AT_ONCE: Final = 100
 
 
@@ -204,7 +206,7 @@ async def end(task: asyncio.Task[None]) -> None:
     """Cancel a task until it has ended: before Python 3.13 a library's `wait_for` may eat a cancellation."""
     while not task.done():
         task.cancel()
-        await asyncio.wait([task], timeout=1)
+        await asyncio.wait([task], timeout=PATIENCE_SECONDS)
     if not task.cancelled():
         task.exception()
 

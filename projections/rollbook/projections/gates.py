@@ -49,6 +49,8 @@ _ENTRYPOINT: Final = Held(Gate.ENTRYPOINT, "it is not the worker of its cell tha
 
 def standing(roster: Roster, policy: Policy, proxy: ProxyPolicy, name: str) -> Held | None:
     """The first standing gate that `name` fails at `proxy`, or None if it belongs there."""
+    if roster.ended:
+        return Held(Gate.SERVING, f"run {roster.run_id} ended" if roster.run_id else "the run ended")
     worker = roster.workers.get(name)
     if worker is None:
         forgotten = name in roster.tombstones

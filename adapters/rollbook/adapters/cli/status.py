@@ -57,7 +57,7 @@ def status(*, config: ConfigFile = None, json: Json = False) -> Exit:
 
 
 async def _take(config: Config) -> FleetStatus:
-    from rollbook.adapters.bootstrap import make_provider, nats_connection, open_proxies, open_reader, open_readiness
+    from rollbook.adapters.bootstrap import nats_connection, open_provider, open_proxies, open_reader, open_readiness
     from rollbook.projections.admission import Admission
     from rollbook.projections.catchup import state_now
     from rollbook.projections.status import Look
@@ -69,7 +69,7 @@ async def _take(config: Config) -> FleetStatus:
         proxies = await stack.enter_async_context(open_proxies(settings, environ=os.environ, base=base))
         readiness = await stack.enter_async_context(open_readiness())
         state = await state_now(reader.log, reader.snapshots, Codec(settings.fleet), reader.clock)
-        provider = await make_provider(settings)
+        provider = await stack.enter_async_context(open_provider(settings))
         policy = settings.policy()
         admission = Admission(policy, lambda: state.roster, provider, readiness)
         look = Look(policy, state, proxies=proxies, provider=provider, admission=admission)

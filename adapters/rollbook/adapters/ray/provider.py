@@ -11,11 +11,11 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Iterable, Sequence
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import structlog
 
-from rollbook.adapters.ray.border import ActorBroken, ActorGone, ActorSilent, aside, manager_name
+from rollbook.adapters.ray.border import ActorBroken, ActorGone, ActorSilent, RayThread, aside, manager_name
 from rollbook.adapters.ray.client import ManagerClient, primary
 from rollbook.adapters.ray.spec import WorkerState
 from rollbook.events import RollbookError
@@ -125,3 +125,17 @@ class RayWorkerProvider:
         )
         _log.info("provider.ray.joined", address=self._address or "auto")
         return True
+
+
+async def count_nodes(seconds: float = DEADLINE) -> int:
+    """How many nodes of the cluster are alive; 0 if this process has not joined one, or Ray does not answer."""
+    import ray
+
+    def count() -> int:
+        nodes: list[dict[str, Any]] = ray.nodes() if ray.is_initialized() else []  # type: ignore[no-untyped-call]
+        return sum(bool(node["Alive"]) for node in nodes)
+
+    try:
+        return await aside(RayThread(), count, seconds, "the cluster's nodes")
+    except (ActorGone, ActorSilent, ActorBroken):
+        return 0
