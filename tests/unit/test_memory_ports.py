@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-import re
 
 import pytest
 
@@ -55,29 +54,23 @@ def test_the_provider_answers_what_is_true_when_it_answers():
     virtual.run(main())
 
 
-def test_readiness_is_what_listens_there_when_it_is_asked():
+def test_readiness_answers_what_is_true_when_it_answers():
     async def main():
         readiness = MemoryReadiness(LoopClock(), seconds=1.0)
-        assert await readiness.check("http://a", "/health") == "connection refused"
-        readiness.serve("http://a", "503 busy")
-        assert await readiness.check("http://a", "/health") == "503 busy"
         readiness.serve("http://a")
-        assert await readiness.check("http://a", "/health") is None
-        readiness.close("http://a")
-        assert await readiness.check("http://a", "/health") == "connection refused"
+        asking = asyncio.create_task(readiness.check("http://a", "/health"))
+        await asyncio.sleep(0.5)
+        readiness.serve("http://a", "503 busy")
+        assert await asking == "503 busy"
 
     virtual.run(main())
 
 
-def test_ids_are_like_uuid7_never_repeated_and_the_same_for_the_same_seed():
-    one, other, third = SeededIds(random.Random(1)), SeededIds(random.Random(1)), SeededIds(random.Random(2))
+def test_ids_are_the_same_for_the_same_seed_only():
+    one, same, other = SeededIds(random.Random(1)), SeededIds(random.Random(1)), SeededIds(random.Random(2))
     made = [one.new() for _ in range(1000)]
-    assert made == [other.new() for _ in range(1000)]
-    assert made == sorted(made)
-    assert not set(made) & {third.new() for _ in range(1000)}
-    assert all(
-        re.fullmatch(r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}", each) for each in made
-    )
+    assert made == [same.new() for _ in range(1000)]
+    assert not set(made) & {other.new() for _ in range(1000)}
 
 
 def test_a_seat_outlives_its_holder_until_it_is_vacated():
