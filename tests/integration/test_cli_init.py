@@ -1,4 +1,4 @@
-"""`rollbook init --find` finds the real sglang-router, and nothing else."""
+"""`rollbook init` finds a real Ray and, with `--find`, a real sglang-router, and nothing else."""
 
 import asyncio
 import http.server
@@ -8,11 +8,10 @@ import threading
 import pytest
 from support.routers import running_router
 
-from rollbook.adapters.cli.init import ProxyChoice, find_routers
+from rollbook.adapters.cli.find import PROCESSES, find_ray, find_routers
 from rollbook.adapters.cli.main import run
+from rollbook.adapters.cli.template import ProxyChoice
 from rollbook.adapters.settings import load
-
-pytestmark = pytest.mark.router
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +42,7 @@ def web_server():
         thread.join()
 
 
+@pytest.mark.router
 def test_a_router_is_found_and_written_down(router, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run(["init", "--fleet", "f", "--find", "--port", str(router.port)], os.environ) == 0
@@ -51,6 +51,7 @@ def test_a_router_is_found_and_written_down(router, capsys, tmp_path, monkeypatc
     assert (proxy.kind, proxy.admin_url, proxy.pools) == ("sglang", router.url, ("rollout",))
 
 
+@pytest.mark.router
 def test_a_router_that_was_told_is_not_written_twice(router, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     told = f"router-a=sglang@http://localhost:{router.port}/"
@@ -58,6 +59,13 @@ def test_a_router_that_was_told_is_not_written_twice(router, tmp_path, monkeypat
     assert [proxy.name for proxy in load(None, environ={}, cwd=tmp_path).settings.proxies] == ["router-a"]
 
 
+@pytest.mark.router
 def test_what_is_no_router_is_not_found(router, web_server):
     found = asyncio.run(find_routers([web_server.server_port, router.port]))
     assert found == [ProxyChoice(f"sglang-{router.port}", "sglang", router.url)]
+
+
+@pytest.mark.ray
+def test_a_ray_that_runs_here_is_found(local_ray):
+    """Others may run on this machine too."""
+    assert local_ray in find_ray({}, PROCESSES)

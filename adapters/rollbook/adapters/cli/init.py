@@ -1,22 +1,21 @@
-"""`rollbook init`: write a first configuration from what the person says and, if asked to, from what is found."""
+"""`rollbook init`: write a first configuration from what the person says and from what is found."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-import msgspec
 from cyclopts import Parameter
 
 from rollbook.adapters.cli.common import run, start_logs
 from rollbook.adapters.cli.exits import Exit, UsageError
+from rollbook.adapters.cli.find import PROCESSES, find_ray, find_routers
 from rollbook.adapters.cli.output import out, say
-from rollbook.adapters.cli.template import render
+from rollbook.adapters.cli.template import Choices, ProxyChoice, render
 from rollbook.adapters.settings import FILE_NAME, ConfigError, Settings
 from rollbook.adapters.settings.decode import decode
 
@@ -30,28 +29,8 @@ Example:
 PORTS: Final = (30000, 30001, 8000, 8080)
 """Where `--find` looks if it is not told: the ports that routers are usually started on."""
 
-_FIND_SECONDS: Final = 2.0
 _PROXY: Final = re.compile(r"(?P<name>[^=@]+)=(?P<kind>[^=@]+)@(?P<url>.+)")
 _WORKER: Final = re.compile(r"(?P<name>[^=]+)=(?P<address>.+)")
-
-
-class ProxyChoice(msgspec.Struct, frozen=True):
-    """A router to write down."""
-
-    name: str
-    kind: str
-    url: str
-
-
-class Choices(msgspec.Struct, frozen=True, kw_only=True):
-    """All that goes into the file."""
-
-    fleet: str
-    provider: Literal["ray", "static"]
-    nats_url: str | None
-    pools: tuple[str, ...]
-    proxies: tuple[ProxyChoice, ...]
-    workers: dict[str, str]
 
 
 def init(  # noqa: PLR0913 - the options of the command
@@ -95,12 +74,14 @@ def init(  # noqa: PLR0913 - the options of the command
     workers = dict(_parse_worker(text) for text in worker)
     if workers and provider == "ray":
         raise UsageError("--worker fixes an address, and --provider ray asks a manager for it; give one of the two")
+    source = provider or ("static" if workers else "ray")
     proxies = [_parse_proxy(text) for text in proxy]
     if find:
         proxies += _not_yet(run(find_routers(port)), proxies)
     choices = Choices(
         fleet=fleet or _folder_name(config),
-        provider=provider or ("static" if workers else "ray"),
+        provider=source,
+        ray=find_ray(os.environ, PROCESSES) if source == "ray" else (),
         nats_url=nats_url,
         pools=tuple(dict.fromkeys(pool)),
         proxies=tuple(proxies),
@@ -109,34 +90,9 @@ def init(  # noqa: PLR0913 - the options of the command
     text = render(choices)
     _validate(text, str(config))
     _write(config, text, overwrite=force)
-    _report(choices, os.environ)
+    _report(choices)
     out(str(config))
     return Exit.DONE
-
-
-async def find_routers(ports: Sequence[int]) -> list[ProxyChoice]:
-    """Every sglang-router that answers on one of these ports of loopback, named after its port."""
-    found = await asyncio.gather(*(_is_sglang(f"http://127.0.0.1:{port}") for port in ports))
-    return [
-        ProxyChoice(f"sglang-{port}", "sglang", f"http://127.0.0.1:{port}")
-        for port, answers in zip(ports, found, strict=True)
-        if answers
-    ]
-
-
-async def _is_sglang(url: str) -> bool:
-    from rollbook.adapters.proxies.registry import make_proxy
-    from rollbook.projections.ports import ProxyUnavailable
-
-    router = make_proxy("sglang", name="candidate", admin_url=url, fleet="unknown")
-    try:
-        async with asyncio.timeout(_FIND_SECONDS):
-            await router.list()
-    except (ProxyUnavailable, TimeoutError):
-        return False
-    finally:
-        await router.close()
-    return True
 
 
 def _validate(text: str, where: str) -> None:
@@ -184,10 +140,16 @@ def _write(config: Path, text: str, *, overwrite: bool) -> None:
         raise UsageError(f"{config} cannot be written: {exc.strerror}; choose another place with -c") from exc
 
 
-def _report(choices: Choices, environ: Mapping[str, str]) -> None:
+def _report(choices: Choices) -> None:
     routers = ", ".join(f"{one.name} at {one.url}" for one in choices.proxies)
     say(f"fleet {choices.fleet}; routers: {routers or 'none yet, add them as [[proxies]]'}")
-    if choices.provider == "ray":
-        cluster = environ.get("RAY_ADDRESS")
-        say(f"addresses come from Ray: {cluster + ' (RAY_ADDRESS)' if cluster else 'the cluster of this machine'}")
+    match choices.provider, choices.ray:
+        case "static", _:
+            say("addresses come from the file")
+        case _, ():
+            say("addresses come from Ray, which was not found here: start it, or set RAY_ADDRESS or provider.address")
+        case _, (where,):
+            say(f"addresses come from Ray, found at {where}")
+        case _, several:
+            say(f"addresses come from Ray, found more than once: choose provider.address from {', '.join(several)}")
     say("next: rollbook up")

@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import Literal
 
-if TYPE_CHECKING:
-    from rollbook.adapters.cli.init import Choices, ProxyChoice
-
+import msgspec
 
 _BY_REFERENCE = '# token = { env = "NATS_TOKEN" }  # secrets stand here by reference only\n'
+
+
+class ProxyChoice(msgspec.Struct, frozen=True):
+    """A router to write down."""
+
+    name: str
+    kind: str
+    url: str
+
+
+class Choices(msgspec.Struct, frozen=True, kw_only=True):
+    """All that goes into the file."""
+
+    fleet: str
+    provider: Literal["ray", "static"]
+    ray: tuple[str, ...]
+    """Where Ray was found."""
+    nats_url: str | None
+    pools: tuple[str, ...]
+    proxies: tuple[ProxyChoice, ...]
+    workers: dict[str, str]
 
 
 def render(choices: Choices) -> str:
@@ -41,17 +60,22 @@ def _nats(url: str | None) -> str:
 def _provider(choices: Choices) -> str:
     if choices.provider == "ray":
         manager = _string(f"rollbook-{choices.fleet}")
+        found = f"; found: {', '.join(_string(address) for address in choices.ray)}" if choices.ray else ""
         return (
             "# Who knows where the workers are: the Ray manager actor, asked anew at every registration.\n"
-            f'[provider]\nkind = "ray"\n# manager = {manager}  # the default holds the fleet\'s name\n'
-            '# address = "auto"  # by default RAY_ADDRESS, or the cluster of this machine\n\n'
+            '[provider]\nkind = "ray"                    # "static": the addresses stand in this file\n'
+            f"# manager = {manager}  # the default holds the fleet's name\n"
+            f'# address = "auto"  # by default RAY_ADDRESS, or the cluster of this machine{found}\n\n'
         )
     workers = "".join(
         f"[provider.workers.{_key(name)}]\nprimary = {_string(address)}\n\n"
         for name, address in choices.workers.items()
     )
-    example = '# [provider.workers.rollout-0-0]\n# primary = "host:port"\n\n'
-    return f'# Who knows where the workers are: this file.\n[provider]\nkind = "static"\n\n{workers or example}'
+    return (
+        "# Who knows where the workers are: this file.\n[provider]\n"
+        'kind = "static"                 # "ray": a Ray manager actor is asked, anew at every registration\n\n'
+        f"{workers or _WORKER_EXAMPLE}"
+    )
 
 
 def _pool(name: str, *, served: bool) -> str:
@@ -75,6 +99,12 @@ def _proxy(proxy: ProxyChoice, pools: tuple[str, ...]) -> str:
         '# api_key = { env = "ROUTER_KEY" }\n\n'
     )
 
+
+_WORKER_EXAMPLE = """\
+# [provider.workers.rollout-0-0]
+# primary = "host:port"
+
+"""
 
 _PROXY_EXAMPLE = """\
 # A router in front of the workers. There is no default address.
