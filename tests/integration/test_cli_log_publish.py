@@ -271,7 +271,9 @@ def test_a_demo_worker_without_its_port_says_so_and_that_it_is_down(stream, call
     second = program("demo-worker", "--name", "rollout-4-0", "--port", port)
     _, err = second.communicate(timeout=PATIENCE)
     assert second.returncode == Exit.FAILED
-    assert f"rollbook: rollout-4-0 cannot listen on 127.0.0.1:{port}: " in err
+    said = [line for line in err.splitlines() if not line.startswith("{")]  # beside its log lines
+    trouble = f"cannot listen on 127.0.0.1:{port}: address already in use"
+    assert said == [f"rollbook: rollout-4-0 {trouble}; choose another --port or --host"]
     assert [fact[1] for fact in facts(call("log", "--worker", "rollout-4-0")[1])] == ["worker.started", "worker.down"]
 
 

@@ -307,6 +307,16 @@ async def test_a_fixed_port_is_taken_or_the_reason_told(start, folder, tmp_path)
     assert url.endswith(f":{port}")
 
 
+async def test_a_port_taken_in_the_last_moment_is_told_and_nothing_is_left(start, folder, monkeypatch):
+    monkeypatch.setattr(embedded, "_is_free", lambda _: True)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(EmbeddedError, match=rf"server ended with code 1: .*:{port}: .*address already in use"):
+            await start(port=port)
+    assert discover(folder) is None
+    await start(port=port)
+
+
 @pytest.mark.parametrize("place", ["file", "proc"])
 async def test_a_folder_that_cannot_be_written_is_named(start, tmp_path, place):
     (tmp_path / "file").write_text("")

@@ -130,6 +130,8 @@ def test_help_loads_nothing_that_is_slow():
             ["init", "--provider", "etcd"],
             'rollbook: Invalid value "etcd" for --provider. Choose from: "ray", "static".',
         ),
+        (["init", "--port", "65536"], 'rollbook: Invalid value "65536" for --port. Must be <= 65535.'),
+        (["demo-worker", "--name", "a", "--port", "-1"], 'rollbook: Invalid value "-1" for --port. Must be >= 0.'),
         (["init", "--fleet", "a b"], "rollbook: rollbook.toml: fleet: 'a b' cannot name a fleet"),
         (["init", "--fleet", "a\udc80b"], "rollbook: what is given cannot stand in a TOML file"),
         (["init", "-c", "no/where.toml"], "rollbook: no/where.toml cannot be written: No such file or directory"),

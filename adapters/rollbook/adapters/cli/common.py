@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from rollbook.adapters.cli.exits import UsageError
 from rollbook.adapters.cli.output import say
@@ -28,6 +29,9 @@ ConfigFile = Annotated[
 
 Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False, help="Print JSON.")]
 """The `--json` of every command that prints data."""
+
+Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
+"""A TCP port."""
 
 _DURATION = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<unit>ms|s|m|h|d)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from rollbook.adapters.cli.common import ConfigFile, load_client_config, parse_duration, run
+from rollbook.adapters.cli.common import ConfigFile, Port, load_client_config, parse_duration, run
 from rollbook.adapters.cli.exits import Exit
 from rollbook.adapters.cli.output import say
 from rollbook.events import RollbookError, validate_name
@@ -34,7 +34,7 @@ def demo_worker(
     *,
     name: Annotated[str, Parameter(help="Its name, such as rollout-0-0.")],
     host: Annotated[str, Parameter(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, Parameter(help="The port to listen on; 0 takes a free one.")] = 8000,
+    port: Annotated[Port, Parameter(help="The port to listen on; 0 takes a free one.")] = 8000,
     drain: Annotated[str, Parameter(help="How long to go on serving after it said that it is about to stop.")] = "2s",
     config: ConfigFile = None,
 ) -> int:
@@ -54,6 +54,8 @@ def demo_worker(
 
 async def _serve(publisher: Publisher, name: str, host: str, port: int, drain: float) -> int:
     from rollbook.adapters.demo.worker import serve
+    from rollbook.adapters.proxies.http import in_words
+    from rollbook.projections.ports import HostAndPort
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -73,8 +75,9 @@ async def _serve(publisher: Publisher, name: str, host: str, port: int, drain: f
                 life.draining(deadline_seconds=drain)
                 await asyncio.sleep(drain)
         except OSError as exc:
-            life.down(evidence="exited", reason=f"cannot listen on {host}:{port}: {exc.strerror}")
-            raise CannotServe(f"{name} cannot listen on {host}:{port}: {exc.strerror}; choose another --port") from exc
+            trouble = f"cannot listen on {HostAndPort(host, port)}: {in_words(exc)}"
+            life.down(evidence="exited", reason=trouble)
+            raise CannotServe(f"{name} {trouble}; choose another --port or --host") from exc
         life.down(evidence="planned", reason="stopped by a signal")
     finally:
         # A life that the log never numbered has nothing to say that anybody waits for.

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 
 from cyclopts import Parameter
 
-from rollbook.adapters.cli.common import run, start_logs
+from rollbook.adapters.cli.common import Port, run, start_logs
 from rollbook.adapters.cli.exits import Exit, UsageError
 from rollbook.adapters.cli.find import PROCESSES, find_ray, find_routers
 from rollbook.adapters.cli.output import out, say
@@ -60,7 +60,7 @@ def init(  # noqa: PLR0913 - the options of the command
         Parameter(negative=(), show_default=False, help="Look for routers on loopback and write down what answers."),
     ] = False,
     port: Annotated[
-        Sequence[int], Parameter(negative=(), help="A port for --find to look at. May be given more than once.")
+        Sequence[Port], Parameter(negative=(), help="A port for --find to look at. May be given more than once.")
     ] = PORTS,
     force: Annotated[bool, Parameter(negative=(), show_default=False, help="Overwrite the file.")] = False,
 ) -> int:
