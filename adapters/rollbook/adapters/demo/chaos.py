@@ -28,7 +28,7 @@ _QUIET_END: Final = 0.20
 """Parts of the run in which nothing is killed: the last kill's consequences belong into the picture too."""
 _PORT_TAKEN: Final = 0.25
 """Chance that a victim's port is taken by somebody else; else its next life has the same URL."""
-_GRACE_SECONDS: Final = 2.0
+_GRACE_SECONDS: Final = (0.5, 2.5)
 _POLL_SECONDS: Final = 0.1
 
 
@@ -75,7 +75,7 @@ def make_schedule(seed: int, *, workers: Sequence[str], seconds: float, kills: i
     first, last = seconds * _QUIET_START, seconds * (1 - _QUIET_END)
     moments = sorted(rng.uniform(first, last) for _ in range(kills))
     strikes = tuple(
-        Strike(at, rng.choice(workers), rng.random() < _PORT_TAKEN, rng.uniform(0, _GRACE_SECONDS)) for at in moments
+        Strike(at, rng.choice(workers), rng.random() < _PORT_TAKEN, rng.uniform(*_GRACE_SECONDS)) for at in moments
     )
     return Schedule(strikes, rng.uniform(0.4, 0.6) * seconds)
 

@@ -35,16 +35,16 @@ def require_ray() -> None:
 
 
 @contextlib.asynccontextmanager
-async def local_ray(cpus: int) -> AsyncGenerator[str]:
-    """Start one and yield its address; end all of its processes at the end. Raises `DemoFailed`."""
+async def local_ray(cpus: int) -> AsyncGenerator[None]:
+    """Start one and connect this process to it; end all of its processes at the end. Raises `DemoFailed`."""
     thread = _Thread(cpus)
     try:
         try:
-            address = await thread.start()
+            await thread.start()
         except DemoFailed:  # Ray waits 30 s for itself, which can be too little on a busy machine
             thread = _Thread(cpus)
-            address = await thread.start()
-        yield address
+            await thread.start()
+        yield
     finally:
         await thread.stop()
 
@@ -58,13 +58,13 @@ class _Thread:
 
     def __init__(self, cpus: int) -> None:
         self._cpus = cpus
-        self._ready: Future[str] = Future()
+        self._ready: Future[None] = Future()
         self._gone: Future[None] = Future()
         self._stop = threading.Event()
 
-    async def start(self) -> str:
+    async def start(self) -> None:
         threading.Thread(target=self._run, name="local-ray", daemon=True).start()
-        return await asyncio.shield(asyncio.wrap_future(self._ready))
+        await asyncio.shield(asyncio.wrap_future(self._ready))
 
     async def stop(self) -> None:
         self._stop.set()
@@ -88,7 +88,7 @@ class _Thread:
                 _node_ip_address=ADDRESS,
                 _temp_dir=folder,
             )
-            self._ready.set_result(str(ray.get_runtime_context().gcs_address))
+            self._ready.set_result(None)
             self._stop.wait()
         except Exception as exc:  # noqa: BLE001 - it belongs to whoever waits
             self._ready.set_exception(DemoFailed(f"Ray did not start: {exc}"))

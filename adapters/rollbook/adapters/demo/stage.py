@@ -63,7 +63,6 @@ fleet = "{fleet}"
 
 [provider]
 kind = "ray"
-address = "{ray}"
 
 [pools.{pool}]
 
@@ -141,11 +140,11 @@ class Stage:
         show.note("starting sglang-router, a local Ray and an embedded NATS")
         stack.push_async_callback(self._router.kill)
         async with _background(self._router.start()) as starting:
-            ray = await stack.enter_async_context(local_ray(len(self.workers) + 1))
+            await stack.enter_async_context(local_ray(len(self.workers) + 1))
             await starting
         file = self._directory / FILE_NAME
         file.write_text(
-            _CONFIGURATION.format(fleet=FLEET, ray=ray, pool=POOL, proxy=PROXY, router=self._router.url),
+            _CONFIGURATION.format(fleet=FLEET, pool=POOL, proxy=PROXY, router=self._router.url),
             encoding="utf-8",
         )
         config = load(file, environ={}, cwd=self._directory)

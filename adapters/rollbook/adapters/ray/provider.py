@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Self
@@ -117,6 +118,9 @@ class RayWorkerProvider:
         if ray.is_initialized():
             return False
         os.environ.setdefault(*_PATIENCE)
+        # Ray has a handler of its own on standard error, and warns of what is meant to be so here: no handler for
+        # SIGTERM in this thread, a token where the cluster asks for one.
+        logging.getLogger("ray").setLevel(logging.ERROR)
         ray.init(
             address=self._address or "auto",
             namespace=self._client.namespace,
