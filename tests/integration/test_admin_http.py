@@ -11,7 +11,8 @@ from aiohttp import web
 from support.workers import never_answer, nobody_listens, tcp_server
 
 from rollbook.adapters.proxies import http
-from rollbook.adapters.proxies.sglang import SglangProxy
+from rollbook.adapters.proxies.sglang import MOST_ENTRIES, SglangProxy
+from rollbook.events.facts.base import MAX_INTEGER
 from rollbook.projections.ports import Done, Entry, Failed, Pending, ProxyUnavailable, Target
 
 TARGET = Target(worker="rollout-3-0", incarnation=8, url="http://10.0.0.1:8000")
@@ -187,6 +188,27 @@ async def test_an_unreadable_entry_hides_no_other(capsys):
                 Entry(url="http://10.0.0.5", handle="5"),
             )
     assert capsys.readouterr().out.count("proxy.listing.unreadable_entries") == 1
+
+
+async def test_a_listing_of_more_entries_than_can_be_read_in_time_is_none():
+    """I10: 1.5 million short entries fit into 32 MiB; reading them took the controller its lease."""
+    body = f'{{"workers":[{",".join(["{}"] * (MOST_ENTRIES + 1))}]}}'
+    async with answering(saying(200, body)) as proxy:
+        with pytest.raises(ProxyUnavailable, match="it lists 50001 workers, 50000 can be read"):
+            await proxy.list()
+
+
+async def test_the_last_incarnation_that_there_can_be_is_recognised():
+    """I11: whoever numbers lives by the clock's microseconds has 16 digits."""
+    labels = {
+        "rollbook.fleet": "math-rl",
+        "rollbook.worker": "rollout-3-0",
+        "rollbook.incarnation": str(MAX_INTEGER),
+    }
+    body = json.dumps({"workers": [{"id": "1", "url": "http://10.0.0.1:8000", "metadata": labels}]})
+    async with answering(saying(200, body)) as proxy:
+        (entry,) = (await proxy.list()).entries
+    assert entry.incarnation == MAX_INTEGER
 
 
 async def test_a_body_without_end_is_cut_off():

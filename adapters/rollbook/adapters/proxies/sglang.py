@@ -38,7 +38,12 @@ INCARNATION_LABEL: Final = "rollbook.incarnation"
 _CAPABILITIES: Final = Capabilities(
     list=True, remove=True, tag=True, drain=False, async_add=True, probes_on_add=True, adds_in_flight=4
 )
-_INCARNATION: Final = re.compile(r"[1-9][0-9]{0,14}")
+_INCARNATION: Final = re.compile(r"[1-9][0-9]{0,15}")
+"""As many digits as the largest has: with fewer, an entry of ours would be nobody's, and stay listed when it is dead."""
+
+MOST_ENTRIES: Final = 50_000
+"""Bound on a listing: reading that many holds up the loop, and so every other lane and the lease, by 0.4 s."""
+
 _OTHER_API: Final = "this is not the sglang-router 0.3 API; is admin_url right, and the router not older?"
 
 _log = structlog.get_logger(__name__)
@@ -119,9 +124,12 @@ class SglangProxy:
             raise reply.unusable(_OTHER_API)
         if reply.status != HTTPStatus.OK:
             raise reply.unusable()
+        workers = reply.decode(_Workers).workers
+        if len(workers) > MOST_ENTRIES:
+            raise reply.unusable(f"it lists {len(workers)} workers, {MOST_ENTRIES} can be read; is admin_url right?")
         entries: list[Entry] = []
         unreadable = 0
-        for raw in reply.decode(_Workers).workers:
+        for raw in workers:
             try:
                 entries.append(_entry(msgspec.json.decode(raw, type=_Worker)))
             except msgspec.DecodeError:
