@@ -97,11 +97,6 @@ class Lane:
         """Whether nothing is in flight, dirty or waiting to be retried."""
         return not (self._in_flight or self._dirty or self._everything or self._retry_at)
 
-    @property
-    def writable(self) -> bool:
-        """Whether the log took this lane's last intent or outcome."""
-        return self._writer.writable
-
     # -------------------------------------------------------------- the loop
 
     async def run(self, owner: str, epoch: int) -> None:

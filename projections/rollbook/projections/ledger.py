@@ -91,7 +91,7 @@ class Ledger(msgspec.Struct, gc=False):
         record.sequence = recorded.sequence
         if isinstance(fact, RegistrationFact):
             _register(record, fact, recorded)
-            return Change(workers=(fact.worker,), proxies=(fact.proxy,))
+            return Change((fact.worker,))
         match fact:
             case ProxyUnreachable():
                 record.reachable, record.since, record.reason = False, recorded.time, fact.reason
@@ -104,9 +104,9 @@ class Ledger(msgspec.Struct, gc=False):
                 _try_again(record)
             case DriftFound():
                 record.foreign = fact.foreign
-            case _:
-                return NOTHING
-        return Change(proxies=(fact.proxy,))
+            case _:  # RemovalWithheld is for people
+                pass
+        return NOTHING
 
 
 def _register(record: ProxyRecord, fact: RegistrationFact, recorded: Recorded) -> None:

@@ -55,8 +55,6 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     """Any worker's standing may be another now."""
     ignored: str | None = None
     """Why the fact changed nothing, if it did not."""
-    proxies: tuple[str, ...] = ()
-    """Whose registrations or reachability changed."""
 
 
 NOTHING: Final = Change()

@@ -54,8 +54,6 @@ class FencedWriter:
         self._last = 0
         self._queue: list[_Waiting] = []
         self._writing: asyncio.Task[None] | None = None
-        self.writable = True
-        """False while the log does not answer: then no admin call is made, because its intent cannot be written."""
 
     async def take_over(self, owner: str, epoch: int) -> int:
         """Become the subject's only writer: move its sequence, so that whoever wrote before is refused."""
@@ -69,10 +67,8 @@ class FencedWriter:
             except AppendConflict:
                 continue
             except LogUnavailable:
-                self.writable = False
                 await self._clock.sleep(RETRY_SECONDS)
                 continue
-            self.writable = True
             return self._last
 
     async def write(self, *facts: Fact) -> int:
@@ -115,13 +111,11 @@ class FencedWriter:
             try:
                 sequences = await self._log.append(drafts, expect={self._subject: self._last})
             except LogUnavailable:
-                self.writable = False
                 await self._clock.sleep(RETRY_SECONDS)
                 continue
             except AppendConflict:
                 await self._look_up()
                 continue
-            self.writable = True
             self._last = sequences[-1]
             return sequences
 

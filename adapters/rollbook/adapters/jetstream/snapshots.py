@@ -74,7 +74,6 @@ class JetStreamSnapshots:
             await self._sweep()
         except (nats.errors.Error, OSError, Refused) as exc:
             raise LogUnavailable(f"bucket {self._bucket}: no snapshot was kept: {exc}; the next one is tried") from exc
-        _log.info("snapshot.saved", bucket=self._bucket, sequence=snapshot.sequence, bytes=len(snapshot.body))
 
     async def newest_first(self) -> AsyncGenerator[Snapshot]:
         """All that can be read, newest first; the others are skipped with a warning. Raises `LogUnavailable`."""
