@@ -7,7 +7,7 @@ from support.core import FLEET
 from support.fleet import BY, Fleet, W, on_virtual_time
 
 from rollbook.events import WorkerCordoned
-from rollbook.projections.admission import Admission
+from rollbook.projections.admission import PROBES_IN_FLIGHT, Admission
 from rollbook.projections.gates import Gate
 from rollbook.projections.status import Look, Standing
 
@@ -103,3 +103,36 @@ async def test_drift_is_seen(case):
         assert found[W] == [Standing.REGISTERED]
     else:
         assert found[W] == [expected[case]]
+
+
+@on_virtual_time
+async def test_a_large_fleet_is_not_asked_all_at_once():
+    fleet = Fleet("a", "b")
+    await fleet.start()
+    for proxy in fleet.proxies.values():
+        proxy.available = False
+    workers = [f"rollout-{number}-0" for number in range(3 * PROBES_IN_FLIGHT)]
+    for number, worker in enumerate(workers):
+        await fleet.up(worker, port=8000 + number)
+    await fleet.until(lambda: len(fleet.controller.projector.state.roster.workers) == len(workers))
+    await fleet.stop()
+    for proxy in fleet.proxies.values():
+        proxy.available = True
+    answer = fleet.readiness.check
+    fleet.readiness.seconds = 1.0
+    in_flight = most = 0
+
+    async def check(url, path):
+        nonlocal in_flight, most
+        in_flight += 1
+        most = max(most, in_flight)
+        try:
+            return await answer(url, path)
+        finally:
+            in_flight -= 1
+
+    fleet.readiness.check = check
+    status = await look(fleet)
+    assert most == PROBES_IN_FLIGHT
+    assert all(found == [Standing.MISSING, Standing.MISSING] for found in standings(status).values())
+    assert [one.wanted for one in status.proxies] == [len(workers), len(workers)]

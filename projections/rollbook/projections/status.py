@@ -12,7 +12,7 @@ from enum import StrEnum
 import msgspec
 
 from rollbook.projections import gates, plan
-from rollbook.projections.admission import Admission
+from rollbook.projections.admission import PROBES_IN_FLIGHT, Admission
 from rollbook.projections.fold import State
 from rollbook.projections.gates import Gate, Held
 from rollbook.projections.listing import bounded
@@ -110,6 +110,7 @@ class Look:
         self._proxies = proxies
         self._provider = provider
         self._admission = admission
+        self._probes = asyncio.Semaphore(PROBES_IN_FLIGHT)
         self._notes: list[str] = []
 
     async def take(self, time: str) -> FleetStatus:
@@ -216,7 +217,8 @@ class Look:
             return RegistrationStatus(served.name, Standing.UNWANTED, url, None, f"not of incarnation {current}")
         if listed:
             return RegistrationStatus(served.name, Standing.REGISTERED, url, None, None)
-        admitted = await self._admitted(name, current, served, observed)
+        async with self._probes:
+            admitted = await self._admitted(name, current, served, observed)
         if isinstance(admitted, Held):
             return RegistrationStatus(served.name, Standing.OUT, None, str(admitted.gate), admitted.reason)
         told = self._state.ledger.look(served.name).registrations.get(name, {}).get(current)
