@@ -14,6 +14,8 @@
 # PYTHON=/path/to/python3 chooses the interpreter that .venv is made from.
 PYTHON ?=
 ARGS ?=
+# Processes for the tests: most of them wait for servers, so there may be more than cores.
+JOBS ?= 4
 BIN := .venv/bin
 STAMP := .venv/.setup-done
 # The pages that are generated: page:module, each made by `python -m MODULE > docs/page.md`.
@@ -60,7 +62,7 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	touch '$@'
 
 test: setup
-	'$(BIN)/python' -m pytest $(ARGS)
+	'$(BIN)/python' -m pytest --numprocesses $(JOBS) --dist loadgroup $(ARGS)
 
 demo: setup
 	'$(BIN)/rollbook' demo $(ARGS)

@@ -14,6 +14,13 @@ hypothesis.settings.load_profile("rollbook")
 pytest_plugins = ["support.nats", "support.ray"]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """In a parallel run (`-n`, `--dist loadgroup`) all tests on Ray share one process, and so one cluster."""
+    for item in items:
+        if item.get_closest_marker("ray") is not None:
+            item.add_marker(pytest.mark.xdist_group("ray"))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_rollbook_environment() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
