@@ -161,6 +161,22 @@ async def test_text_from_outside_cannot_change_the_terminal(capsys, log):
     assert "\x1b" not in out
 
 
+async def test_nor_can_a_type_a_publisher_or_a_subject(capsys, log):
+    payload = {
+        "specversion": "1.0",
+        "id": "a",
+        "source": "rollbook://math-rl/\x1b[31m",
+        "type": "\x1b[31mred\nfake line",
+        "data": {},
+        "subject": "rollout-3-0",
+    }
+    await log.append([Draft(f"rollbook.{FLEET}.worker.rollout-3-0", "y", json.dumps(payload).encode())])
+    await log.append([Draft(f"rollbook.{FLEET}.worker.\x1b[31m", "z", b"?")])
+    out = (await printed(capsys, log)).out
+    assert len(out.splitlines()) == 9
+    assert "\x1b" not in out
+
+
 def test_an_unknown_type_is_refused_with_the_nearest():
     with pytest.raises(UsageError, match=r"there is no fact 'wroker\.up'; did you mean worker\.up\?"):
         resolve_types(["wroker.up"])

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from rollbook.adapters.cli.exits import UsageError
-from rollbook.adapters.cli.output import Piece
+from rollbook.adapters.cli.output import Piece, one_line
 from rollbook.events import (
     FACTS,
     Fact,
@@ -91,7 +91,7 @@ def short(kind: str) -> str:
 def describe(stored: Stored, recorded: Recorded) -> list[Piece]:
     """Sequence, time, worker or proxy, fact, what it says, who said it."""
     fact = recorded.fact
-    kind = short(type_of(fact))
+    kind = one_line(short(type_of(fact)))
     about = entity_of(fact) or _entity(stored.subject) or "fleet"
     said = [f"{key}={_value(value)}" for key, value in _fields(fact)]
     unknown = " (a type that this version does not know)" if isinstance(fact, UnknownFact) else ""
@@ -108,12 +108,12 @@ def describe(stored: Stored, recorded: Recorded) -> list[Piece]:
 
 def describe_unreadable(stored: Stored, why: Undecodable) -> list[Piece]:
     """The same for a message that is no fact; its payload is not repeated."""
-    about = _entity(stored.subject) or stored.subject
-    return [*_place(stored), (f"{about:<16}", "bold"), "  ", ("no fact", "red"), f"  {_one_line(str(why))}"]
+    about = _entity(stored.subject) or one_line(stored.subject)
+    return [*_place(stored), (f"{about:<16}", "bold"), "  ", ("no fact", "red"), f"  {one_line(str(why))}"]
 
 
 def _author(recorded: Recorded) -> str:
-    publisher = recorded.source.rpartition("/")[2] or recorded.source
+    publisher = one_line(recorded.source.rpartition("/")[2] or recorded.source)
     return f"{_value(recorded.fact.by)} through {publisher}" if isinstance(recorded.fact, OperatorFact) else publisher
 
 
@@ -169,10 +169,6 @@ def _value(value: Any) -> str:
 
 def _quoted(text: str) -> str:
     return json.dumps(text[:200], ensure_ascii=not text.isprintable())
-
-
-def _one_line(text: str) -> str:
-    return text if text.isprintable() else _quoted(text)
 
 
 def _names(fact: Fact, worker: str) -> bool:

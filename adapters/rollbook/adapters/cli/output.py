@@ -50,6 +50,12 @@ def forget_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def one_line(text: str, most: int | None = None) -> str:
+    """Text from outside, for a line of its own: nothing in it moves a cursor or colours, and it has `most` letters."""
+    shown = text if most is None or len(text) <= most else text[:most] + "..."
+    return shown if shown.isprintable() else json.dumps(shown)[1:-1]
+
+
 class Lines:
     """Prints lines made of pieces: in colour on a terminal, plain and fast everywhere else."""
 

@@ -12,7 +12,7 @@ import msgspec
 
 from rollbook.adapters.cli.common import ConfigFile, Json, load_config, run, start_logs
 from rollbook.adapters.cli.exits import Exit
-from rollbook.adapters.cli.output import Lines, Piece, out_json, say
+from rollbook.adapters.cli.output import Lines, Piece, one_line, out_json, say
 from rollbook.adapters.settings import Config
 from rollbook.events import Codec
 from rollbook.events.times import parse_rfc3339, rfc3339
@@ -34,6 +34,10 @@ _STYLES: Final = {
     Standing.UNWANTED: "bold red",
 }
 """From the best to the worst."""
+MOST_FOREIGN: Final = 3
+LONGEST_SHOWN: Final = 200
+"""Letters of a reason. Workers, operators and routers write them as long as they like; `--json` has them whole."""
+
 _PHASES: Final = {"serving": "green", "starting": "cyan", "draining": "yellow", "down": "red", "retired": "dim"}
 
 
@@ -115,16 +119,22 @@ def _registration(found: RegistrationStatus) -> str:
     if found.state is Standing.REGISTERED:
         return f"{found.proxy}: {found.url}"
     why = ": ".join(part for part in (found.gate, found.reason) if part)
-    return f"{found.proxy}: {found.state}" + (f" ({why})" if why else "")
+    return f"{found.proxy}: {found.state}" + (f" ({one_line(why, LONGEST_SHOWN)})" if why else "")
 
 
 def _proxy(proxy: ProxyStatus) -> list[Piece]:
     right = "green" if proxy.registered == proxy.wanted else "bold red"
     answers: Piece = (f"yes ({proxy.version})" if proxy.version else "yes", "green")
     if not proxy.reachable:
-        answers = (f"NO: {proxy.reason}", "bold red")
+        answers = (f"NO: {one_line(proxy.reason or '', LONGEST_SHOWN)}", "bold red")
     counts: Piece = (f"{proxy.registered} / {proxy.wanted}" if proxy.reachable else f"? / {proxy.wanted}", right)
-    return [proxy.name, proxy.kind, counts, ", ".join(proxy.foreign) or "-", answers]
+    return [proxy.name, proxy.kind, counts, _foreign(proxy.foreign), answers]
+
+
+def _foreign(urls: tuple[str, ...]) -> str:
+    """The first few, in a column that still fits a terminal."""
+    shown = ", ".join(one_line(url, LONGEST_SHOWN) for url in urls[:MOST_FOREIGN])
+    return f"{shown} and {len(urls) - MOST_FOREIGN} more" if len(urls) > MOST_FOREIGN else shown or "-"
 
 
 def _natural(cell: str | None) -> tuple[int, str]:
@@ -136,7 +146,7 @@ def _ago(since: str, now: float) -> str:
     try:
         seconds = max(0, int(now - parse_rfc3339(since)))
     except ValueError:
-        return since or "-"
+        return one_line(since, LONGEST_SHOWN) or "-"
     minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
     if days:
         return f"{days}d{hours % 24:02}h"

@@ -39,7 +39,7 @@ _CAPABILITIES: Final = Capabilities(
     list=True, remove=True, tag=True, drain=False, async_add=True, probes_on_add=True, adds_in_flight=4
 )
 _INCARNATION: Final = re.compile(r"[1-9][0-9]{0,15}")
-"""As many digits as the largest has: with fewer, an entry of ours would be nobody's, and stay listed when it is dead."""
+"""As many digits as the largest has: with fewer, an entry of ours would be nobody's, and outlive its worker."""
 
 MOST_ENTRIES: Final = 50_000
 """Bound on a listing: reading that many holds up the loop, and so every other lane and the lease, by 0.4 s."""

@@ -1,0 +1,53 @@
+"""`rollbook status` for people: whatever a worker, operator or router wrote stays inside its own line."""
+
+from rollbook.adapters.cli.status import LONGEST_SHOWN, render
+from rollbook.projections.status import FleetStatus, ProxyStatus, RegistrationStatus, Standing, WorkerStatus
+
+
+def text(taken):
+    return ["".join(piece if isinstance(piece, str) else piece[0] for piece in line) for line in render(taken, 0.0)]
+
+
+def fleet(*, reason="", since="", foreign=(), down=None):
+    held = RegistrationStatus(proxy="a", state=Standing.OUT, url=None, gate="serving", reason=reason)
+    worker = WorkerStatus(
+        name="rollout-0-0",
+        pool="rollout",
+        cell="0",
+        rank=0,
+        incarnation=1,
+        phase="down",
+        since=since,
+        address=None,
+        suspicion=None,
+        registrations=(held,),
+    )
+    proxy = ProxyStatus(
+        name="a",
+        kind="sglang",
+        reachable=down is None,
+        reason=down,
+        registered=0,
+        wanted=0,
+        foreign=foreign,
+        version=None,
+    )
+    return FleetStatus(fleet="f", sequence=1, time="", converged=True, workers=(worker,), proxies=(proxy,), notes=())
+
+
+def test_text_from_outside_cannot_change_the_terminal():
+    evil = "\x1b[2J\nfake line \x9b31m"
+    lines = text(fleet(reason=evil, since=evil, foreign=(evil,))) + text(fleet(down=evil))
+    assert len(lines) == 2 * len(text(fleet()))
+    assert all(line.isprintable() for line in lines)
+    assert any(r"\u001b[2J\nfake line" in line for line in lines)
+
+
+def test_a_reason_of_any_length_is_one_short_line():
+    assert max(map(len, text(fleet(reason="x" * 890_000)))) < LONGEST_SHOWN + 100
+    assert max(map(len, text(fleet(down="x" * 890_000)))) < LONGEST_SHOWN + 100
+
+
+def test_many_foreign_entries_are_counted():
+    lines = text(fleet(foreign=tuple(f"http://h:{port}" for port in range(1, 1001))))
+    assert "http://h:1, http://h:2, http://h:3 and 997 more" in lines[-1]
