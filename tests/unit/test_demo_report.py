@@ -85,7 +85,9 @@ def good_log() -> Log:
 
 
 def request(sent: float, worker: str = A, incarnation: int = 1, took: float = 0.05) -> Request:
-    return Request(sent=BEGAN + sent, done=BEGAN + sent + took, worker=worker, incarnation=incarnation, pid=1)
+    return Request(
+        sent=BEGAN + sent, done=BEGAN + sent + took, worker=worker, incarnation=incarnation, pid=10 + incarnation
+    )
 
 
 def run_of(log: Log, /, **changed) -> Run:
@@ -221,7 +223,7 @@ def test_a_request_served_by_nobody_that_the_log_knows_breaks_i2_and_i8() -> Non
     report = judge(run_of(log, requests=(*run_of(log).requests, request(3, A, 99))))
     assert set(broken(report)) == {
         "no request was served by a wrong or dead incarnation",
-        "every life that was met is in the log",
+        "every life that was met is in the log, and is one process",
     }
 
 
@@ -230,6 +232,14 @@ def test_a_new_life_that_serves_before_it_is_registered_is_counted_and_breaks_no
     report = judge(run_of(log, requests=(*run_of(log).requests, request(6.45, A, 2))))
     assert broken(report) == {}
     assert (report.requests.early, report.requests.wrong) == (1, 0)
+
+
+def test_a_life_that_is_two_processes_breaks_the_run() -> None:
+    log = good_log()
+    other = msgspec.structs.replace(request(3), pid=99)
+    report = judge(run_of(log, requests=(*run_of(log).requests, other)))
+    line = only(report, "every life that was met is in the log, and is one process")
+    assert line == f"{A} 1 is several processes: 11, 99"
 
 
 # ---------------------------------------------------------------- the end
@@ -276,7 +286,7 @@ def test_a_kill_that_could_not_be_made_breaks_the_run() -> None:
 
 def test_a_kill_that_the_log_never_knew_breaks_the_run() -> None:
     run = run_of(good_log())
-    more = Kill(worker=B, incarnation=1, pid=12, at=BEGAN + 6, port_taken=False)
+    more = Kill(worker=B, incarnation=1, pid=11, at=BEGAN + 6, port_taken=False)
     report = judge(run_of(good_log(), kills_wanted=2, kills=(*run.kills, more)))
     assert len(broken(report)["every kill was followed to the end"]) == 3
 

@@ -179,11 +179,22 @@ def _followed(run: Run, history: History) -> Check:
 
 def _met(run: Run, history: History) -> Check:
     """Nothing was lost on the way in: the log knows every life that was killed, served, or answers at the end."""
-    lives = {(kill.worker, kill.incarnation) for kill in run.kills}
-    lives |= {life for request in run.requests if (life := life_of(request)) is not None}
-    lives |= {entry.answers for entry in run.listed if entry.answers is not None}
-    problems = [f"{life[0]} {life[1]} is not" for life in sorted(lives) if not history.heard_of(life)]
-    return _check("every life that was met is in the log", "I8", len(lives), problems)
+    processes: dict[Life, set[int]] = {}
+    for kill in run.kills:
+        processes.setdefault((kill.worker, kill.incarnation), set()).add(kill.pid)
+    for request in run.requests:
+        if (life := life_of(request)) is not None and request.pid is not None:
+            processes.setdefault(life, set()).add(request.pid)
+    for entry in run.listed:
+        if entry.answers is not None:
+            processes.setdefault(entry.answers, set())
+    problems: list[str] = []
+    for life, pids in sorted(processes.items()):
+        if not history.heard_of(life):
+            problems.append(f"{life[0]} {life[1]} is not in the log")
+        if len(pids) > 1:
+            problems.append(f"{life[0]} {life[1]} is several processes: {', '.join(map(str, sorted(pids)))}")
+    return _check("every life that was met is in the log, and is one process", "I8", len(processes), problems)
 
 
 def _readable(run: Run, history: History) -> Check:

@@ -34,7 +34,7 @@ from rollbook.adapters.ray.spec import WorkerSpec, import_path
 from rollbook.adapters.settings import FILE_NAME, load
 from rollbook.events import Recorded, RollbookError
 from rollbook.events.names import format_worker
-from rollbook.projections.controller import end
+from rollbook.projections.ending import end
 from rollbook.projections.fold import State
 from rollbook.projections.ledger import Told
 from rollbook.projections.ports import Stored
