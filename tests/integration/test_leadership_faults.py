@@ -1,6 +1,7 @@
 """Leadership on JetStream when owners die, answers are lost and servers go away: I7, at most one acts."""
 
 import asyncio
+import contextlib
 import time
 
 import pytest
@@ -69,6 +70,23 @@ async def renewed(leadership, times=1):
         return leadership._revision
 
     await until(revision, lambda now: now >= before + times)
+
+
+async def test_it_is_given_back_also_if_a_cancellation_is_lost_in_the_middle_of_a_renewal(contender, monkeypatch):
+    one, two = contender(), contender()
+
+    async def lose_one_cancellation(claim):
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(one, "_keep", lose_one_cancellation)
+    monkeypatch.setattr(one, "_timeout", 0.5)
+    epoch = await one.acquire("one")
+    async with asyncio.timeout(DEADLINE / 2):  # its claim would run out later than that
+        await one.release()
+        monkeypatch.setattr(one, "_timeout", DEADLINE)
+        assert await two.acquire("two") > epoch
 
 
 async def test_a_living_owner_keeps_it_beyond_its_time(contender):

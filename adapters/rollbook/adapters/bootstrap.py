@@ -34,7 +34,8 @@ from rollbook.adapters.settings import (
     refuse_unreachable_log,
 )
 from rollbook.events import RollbookError
-from rollbook.projections.controller import Controller, end
+from rollbook.projections.controller import Controller
+from rollbook.projections.ending import end
 from rollbook.projections.ports import Proxy, Readiness, WorkerProvider
 from rollbook.projections.resources import Resources
 

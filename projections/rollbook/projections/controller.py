@@ -16,6 +16,7 @@ from rollbook.events.subjects import worker_subject
 from rollbook.events.times import parse_rfc3339, rfc3339
 from rollbook.projections.admission import Admission
 from rollbook.projections.catchup import newest_state
+from rollbook.projections.ending import end
 from rollbook.projections.fold import message_id
 from rollbook.projections.lane import Lane
 from rollbook.projections.policy import Policy
@@ -25,8 +26,6 @@ from rollbook.projections.resources import Resources
 from rollbook.projections.roster import Roster
 
 HOUSEKEEPING_SECONDS: Final = 1.0
-PATIENCE_SECONDS: Final = 15.0
-"""For a cancelled task to end; its cleanup is not cut short before."""
 MOST_QUARANTINED_AT_ONCE: Final = 100
 
 
@@ -200,15 +199,6 @@ class Controller:
                 continue
             self._tell("suspension.expired", worker=name, incarnation=incarnation)
             await projector.passed(sequence)
-
-
-async def end(task: asyncio.Task[None]) -> None:
-    """Cancel a task until it has ended: before Python 3.13 a library's `wait_for` may eat a cancellation."""
-    while not task.done():
-        task.cancel()
-        await asyncio.wait([task], timeout=PATIENCE_SECONDS)
-    if not task.cancelled():
-        task.exception()
 
 
 def quarantine_id(fleet: str, sequence: int) -> str:

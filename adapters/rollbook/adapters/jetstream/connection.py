@@ -24,6 +24,7 @@ import nats.errors
 import structlog
 
 from rollbook.adapters.jetstream.client import Client
+from rollbook.projections.ending import end
 from rollbook.projections.ports import LogError, LogMisconfigured, LogUnavailable
 
 _log = structlog.get_logger(__name__)
@@ -272,12 +273,8 @@ async def _require_jetstream(client: Client, connection: Connection, timeout: fl
 
 
 async def _abandon(client: Client, attempt: asyncio.Future[None]) -> None:
-    """End an attempt for sure: a single cancellation can be lost inside nats-py's `wait_for`."""
-    while not attempt.done():
-        attempt.cancel()
-        await asyncio.wait({attempt}, timeout=0.05)
-    if not attempt.cancelled():
-        attempt.exception()
+    """End an attempt for sure, and leave nothing of it open."""
+    await end(attempt, patience=0.05)
     await client.discard()
 
 

@@ -24,6 +24,7 @@ from rollbook.adapters.jetstream.api import Refused, publish, question
 from rollbook.adapters.jetstream.client import Client
 from rollbook.events import validate_name
 from rollbook.events.times import rfc3339
+from rollbook.projections.ending import end
 from rollbook.projections.ports import AlreadyLed, LogMisconfigured, LogUnavailable
 
 _log = structlog.get_logger(__name__)
@@ -95,8 +96,7 @@ class JetStreamLeadership:
         """Give it back, so that the next one need not wait. Does nothing if it is not held. Never raises."""
         claim, self._claim = self._claim, None
         if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait({self._keeper})
+            await end(self._keeper, patience=self._timeout)
             self._keeper = None
         if claim is None:
             return

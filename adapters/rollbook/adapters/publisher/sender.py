@@ -32,6 +32,7 @@ from rollbook.adapters.publisher.receipt import Flushed, Superseded, Unsent
 from rollbook.adapters.publisher.store import Store
 from rollbook.adapters.publisher.wire import Answer
 from rollbook.events import Codec, RollbookError
+from rollbook.projections.ending import end
 from rollbook.projections.ports import LogError, LogUnavailable
 
 _log = structlog.get_logger(__name__)
@@ -41,6 +42,8 @@ WINDOW: Final = 256
 """Facts in flight at a time, each of another subject."""
 _REMIND: Final = 30.0
 """Seconds between two log lines about the same interruption."""
+_END_WITHIN: Final = 0.1
+"""Seconds for what is on its way to be dropped; nats-py may lose a cancellation in a write that a server holds up."""
 _CLOSE_WITHIN: Final = 5.0
 """Seconds for the connection to be closed in good order."""
 _FIRST_PAUSE: Final = 0.1
@@ -170,8 +173,8 @@ class Sender:
             if pumping.done():
                 pumping.result()
         finally:
-            await _end({pumping, *self._tasks}, patience=0.1)
-            await _end({keeping}, patience=_CLOSE_WITHIN)
+            await end(pumping, *self._tasks, patience=_END_WITHIN)
+            await end(keeping, patience=_CLOSE_WITHIN)
 
     async def _pump(self) -> None:
         while not self._stopped.is_set():
@@ -335,14 +338,6 @@ class Sender:
         if self.trouble is not None:
             self.trouble = None
             _log.info("publisher.flowing", waiting=len(self.open))
-
-
-async def _end(tasks: set[asyncio.Task[None]], *, patience: float) -> None:
-    """Cancel, and cancel again every `patience` seconds: nats-py may swallow it, in a write that a server holds up."""
-    while tasks:
-        for task in tasks:
-            task.cancel()
-        _, tasks = await asyncio.wait(tasks, timeout=patience)
 
 
 _GIVE_NUMBER: Final = "It is not kept for later, when another life may be the current one; pass `incarnation`"

@@ -1,0 +1,67 @@
+"""`end` ends a task that loses cancellations, gives one that cleans up its time, and lets no failure out."""
+
+import asyncio
+
+import pytest
+from support.fleet import on_virtual_time
+
+from rollbook.projections.ending import PATIENCE_SECONDS, end
+
+
+async def loses(cancellations):
+    """As `wait_for` does when what it waited for comes in the same moment."""
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if not cancellations:
+                raise
+            cancellations -= 1
+
+
+async def started(*works):
+    tasks = [asyncio.create_task(work) for work in works]
+    await asyncio.sleep(0)
+    return tasks
+
+
+@pytest.mark.parametrize("cancellations", [0, 1, 3])
+@on_virtual_time
+async def test_a_task_that_loses_cancellations_is_ended(cancellations):
+    loop = asyncio.get_running_loop()
+    [task] = await started(loses(cancellations))
+    begin = loop.time()
+    await end(task, patience=2.0)
+    assert task.cancelled()
+    assert loop.time() - begin == 2.0 * cancellations
+
+
+@on_virtual_time
+async def test_who_cleans_up_is_not_cut_short():
+    cleaned = []
+
+    async def work():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(PATIENCE_SECONDS - 1)
+            cleaned.append(True)
+
+    await end(*await started(work(), work()))
+    assert cleaned == [True, True]
+
+
+@on_virtual_time
+async def test_what_has_ended_or_fails_is_nobodys_failure():
+    async def fail(first):
+        try:
+            await asyncio.sleep(first)
+        finally:
+            raise ZeroDivisionError
+
+    tasks = await started(fail(0), fail(1), loses(1))
+    await asyncio.sleep(0.5)
+    await end(*tasks)
+    await end(*tasks)
+    await end()
+    assert all(task.done() for task in tasks)
