@@ -106,7 +106,7 @@ def in_thread(work: Callable[[], T], seconds: float = 2 * DEADLINE) -> T:
     def run() -> None:
         try:
             outcome.append(work())
-        except BaseException as exc:
+        except BaseException as exc:  # noqa: BLE001 - raised again below, where somebody waits for it
             failure.append(exc)
 
     thread = threading.Thread(target=run, daemon=True)

@@ -1,7 +1,7 @@
 """What the programs say about themselves, on standard error: structlog, for people on a terminal, JSON elsewhere.
 
-An event is a dotted constant name with keys (`"proxy.registration_failed", proxy=..., worker=...`). Secrets are taken out
-here, after the caller and before any renderer, also from lines of the libraries underneath.
+An event is a dotted constant name with keys (`"proxy.registration_failed", proxy=..., worker=...`). Secrets are taken
+out here, after the caller and before any renderer, also from lines of the libraries underneath.
 """
 
 from __future__ import annotations
