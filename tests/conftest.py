@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import hypothesis
 import pytest
+import structlog
 
 # A busy machine is no failure of the code.
 hypothesis.settings.register_profile("rollbook", deadline=None)
@@ -29,3 +30,10 @@ def _no_rollbook_environment() -> Iterator[None]:
         for name in [name for name in os.environ if name.startswith("ROLLBOOK_")]:
             patch.delenv(name)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_they_come() -> Iterator[None]:
+    """What one test configures (a level, a format) is not there for the next."""
+    yield
+    structlog.reset_defaults()
