@@ -1,5 +1,6 @@
 """The roster's fold of what concerns the whole fleet: runs, and the listings that heal lost edges."""
 
+import msgspec
 import pytest
 from support.core import Book, bare
 
@@ -10,6 +11,7 @@ from rollbook.events import (
     FleetStarted,
     ObservedWorker,
     ObserverSilent,
+    ReconcileHeld,
     RecoveryStarted,
     WeightsPublished,
     WorkerCordoned,
@@ -17,8 +19,12 @@ from rollbook.events import (
     WorkerForgotten,
     WorkerRetired,
     WorkerStarted,
+    WorkerSuspected,
+    WorkerSuspended,
     WorkerUp,
 )
+from rollbook.events.facts.base import MAX_INTEGER
+from rollbook.projections.roster import LONGEST_KEPT
 from rollbook.projections.worker import Phase
 
 A, B, C = "rollout-0-0", "rollout-1-0", "reward-0-0"
@@ -43,6 +49,24 @@ def phases(book):
 
 
 # ---------------------------------------------------------------- runs
+
+
+def test_a_reason_of_any_length_leaves_the_state_small():
+    """[I9]: a snapshot of it must be taken and read; the log has the reasons whole."""
+    long = "x" * 800_000
+    book = Book()
+    book.all(*(up(f"rollout-{number}-0") for number in range(100)))
+    book.all(
+        WorkerSuspected(worker=A, incarnation=1, reason=long),
+        WorkerSuspended(worker=A, incarnation=1, reason=long, until=long),
+        WorkerDown(worker=B, incarnation=1, evidence="exited", reason=long),
+        WorkerCordoned(worker=A, by=long, why=long),
+        ReconcileHeld(by=long, why=long),
+        FleetEnded(run_id="one", reason=long),
+    )
+    assert len(msgspec.msgpack.encode(book.roster)) < 200 * 2 * LONGEST_KEPT
+    book.say(FleetStarted(run_id=long))
+    assert {len(worker.reason) for worker in book.roster.workers.values()} <= set(range(2 * LONGEST_KEPT))
 
 
 def test_a_run_retires_the_workers_of_earlier_runs_and_resets_the_bar():
@@ -122,12 +146,23 @@ def test_other_pools_are_not_touched():
     assert book.roster.workers[C].incarnation == 1
 
 
-@pytest.mark.parametrize("as_of", [2, 3])
+@pytest.mark.parametrize("as_of", [1, 2])
 def test_an_older_listing_of_the_same_observer_is_ignored(as_of):
     book = Book()
-    book.all(up(A), up(B), listing(3, A, B))
+    book.all(up(A), up(B), listing(2, A, B))
     assert "older listing" in book.say(listing(as_of)).ignored
     assert phases(book) == {A: Phase.SERVING, B: Phase.SERVING}
+
+
+def test_a_listing_from_the_future_is_ignored_and_spoils_no_later_one():
+    """Its `as_of` would put down lives begun since, and make every true listing of its observer an older one."""
+    book = Book()
+    book.all(up(A), up(B))
+    assert "no sequence of this log" in book.say(listing(MAX_INTEGER)).ignored
+    assert "no sequence of this log" in book.say(listing(4)).ignored
+    assert phases(book) == {A: Phase.SERVING, B: Phase.SERVING}
+    book.say(listing(4, A))
+    assert phases(book) == {A: Phase.SERVING, B: Phase.DOWN}
 
 
 def test_observers_are_told_apart():

@@ -25,7 +25,7 @@ from rollbook.events import (
     RegistrationFact,
     RegistrationFailed,
 )
-from rollbook.projections.roster import NOTHING, Change
+from rollbook.projections.roster import NOTHING, Change, shortened
 
 
 class Told(StrEnum):
@@ -94,7 +94,7 @@ class Ledger(msgspec.Struct, gc=False):
             return Change((fact.worker,))
         match fact:
             case ProxyUnreachable():
-                record.reachable, record.since, record.reason = False, recorded.time, fact.reason
+                record.reachable, record.since, record.reason = False, recorded.time, shortened(fact.reason)
             case ProxyReachable():
                 record.reachable, record.since, record.reason = True, recorded.time, ""
                 record.version = fact.version
@@ -120,14 +120,14 @@ def _register(record: ProxyRecord, fact: RegistrationFact, recorded: Recorded) -
     failures = before.failures if before is not None else 0
     match fact:
         case Registering():
-            told, reason = Told.REGISTERING, fact.reason
+            told, reason = Told.REGISTERING, shortened(fact.reason)
         case Deregistering():
-            told, reason = Told.DEREGISTERING, fact.reason
+            told, reason = Told.DEREGISTERING, shortened(fact.reason)
         case Registered():
             told, reason, failures = Told.REGISTERED, "", 0
         case RegistrationFailed():
             told = Told.FAILED if fact.retryable else _UNSUPPORTED[fact.action]
-            reason, failures = f"{fact.action}: {fact.reason}", failures + 1
+            reason, failures = f"{fact.action}: {shortened(fact.reason)}", failures + 1
         case _:
             return
     lives[fact.incarnation] = Registration(told, fact.url, recorded.sequence, recorded.time, reason, failures)

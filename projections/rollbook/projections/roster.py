@@ -19,6 +19,7 @@ from rollbook.events import (
     FleetObserved,
     FleetStarted,
     ObservedWorker,
+    OperatorFact,
     OperatorProxyFact,
     OperatorWorkerFact,
     ReconcileHeld,
@@ -42,6 +43,12 @@ from rollbook.projections.worker import LIVE, Phase, Suspension, Worker, new_wor
 
 REMEMBERED_IDS: Final = 32
 """Per worker: how far back a repeated id is recognised once the server's duplicate window has passed."""
+
+LONGEST_KEPT: Final = 500
+"""Letters of a reason. One fact may bring 900 KB, and retire every worker with it: no snapshot would hold that."""
+
+LONGEST_TIME: Final = 64
+"""Letters of a time. RFC 3339 needs no more; what is cut is none, and was none before."""
 
 _FLEET: Final = ""
 
@@ -158,7 +165,7 @@ class Roster(msgspec.Struct, gc=False):
         worker.phase = phase
         worker.since_sequence = recorded.sequence
         worker.since_time = recorded.time
-        worker.reason = getattr(recorded.fact, "reason", "")
+        worker.reason = shortened(getattr(recorded.fact, "reason", ""))
         if phase is Phase.DOWN:
             worker.ended = recorded.sequence
         if phase not in LIVE:
@@ -207,7 +214,7 @@ class Roster(msgspec.Struct, gc=False):
         name = fact.worker
         match fact:
             case WorkerCordoned():
-                self.cordons[name] = Decision(fact.by, fact.why, recorded.sequence)
+                self.cordons[name] = _decision(fact, recorded)
             case WorkerUncordoned():
                 if self.cordons.pop(name, None) is None:
                     return Change(ignored="it was not cordoned")
@@ -249,7 +256,7 @@ class Roster(msgspec.Struct, gc=False):
             case OperatorProxyFact():
                 key = fact.proxy or ""
                 if isinstance(fact, ReconcileHeld):
-                    self.held[key] = Decision(fact.by, fact.why, recorded.sequence)
+                    self.held[key] = _decision(fact, recorded)
                 elif self.held.pop(key, None) is None:
                     return Change(ignored="it was not held")
                 return Change(everything=True)
@@ -262,13 +269,14 @@ class Roster(msgspec.Struct, gc=False):
         self.run_id, self.ended = fact.run_id, False
         self.bars.clear()
         self.declared.clear()  # its cells may be numbered from 1 again
-        return self._retire_all(f"run {fact.run_id} began", recorded)
+        return self._retire_all(f"run {shortened(fact.run_id)} began", recorded)
 
     def _run_ended(self, fact: FleetEnded, recorded: Recorded) -> Change:
         if self.run_id not in {None, fact.run_id}:
-            return Change(ignored=f"it ends run {fact.run_id}, and run {self.run_id} has begun since")
+            ended, begun = shortened(fact.run_id), shortened(self.run_id or "")
+            return Change(ignored=f"it ends run {ended}, and run {begun} has begun since")
         self.ended = True
-        return self._retire_all(fact.reason or f"run {fact.run_id} ended", recorded)
+        return self._retire_all(shortened(fact.reason or f"run {fact.run_id} ended"), recorded)
 
     def _retire_all(self, reason: str, recorded: Recorded) -> Change:
         for worker in self.workers.values():
@@ -279,6 +287,8 @@ class Roster(msgspec.Struct, gc=False):
 
     def _observed(self, fact: FleetObserved, recorded: Recorded) -> Change:
         """Heal lost edges of the listed pools: what is listed lives, what is omitted is down."""
+        if fact.as_of >= recorded.sequence:
+            return Change(ignored="a listing that began after it was published: as_of is no sequence of this log")
         if fact.as_of <= self.observers.get(fact.observer, -1):
             return Change(ignored="an older listing than this observer's last")
         self.observers[fact.observer] = fact.as_of
@@ -324,6 +334,15 @@ class Roster(msgspec.Struct, gc=False):
         return self.siblings(worker)
 
 
+def shortened(reason: str) -> str:
+    """As much of a text from outside as the state keeps; the log has it whole."""
+    return reason if len(reason) <= LONGEST_KEPT else reason[:LONGEST_KEPT] + "..."
+
+
+def _decision(fact: OperatorFact, recorded: Recorded) -> Decision:
+    return Decision(shortened(fact.by), shortened(fact.why), recorded.sequence)
+
+
 def _cell_key(pool: str | None, cell: str | None) -> str | None:
     return None if pool is None or cell is None else f"{pool}/{cell}"
 
@@ -337,13 +356,14 @@ def _mark(worker: Worker, fact: Fact, sequence: int) -> None:
         case WorkerDown():
             worker.ended = sequence
             if worker.evidence not in DIRECT_EVIDENCE:
-                worker.evidence, worker.reason = fact.evidence, fact.reason
+                worker.evidence, worker.reason = fact.evidence, shortened(fact.reason)
         case RecoveryStarted():
             worker.evidence = worker.evidence or "planned"
         case WorkerSuspected():
-            worker.suspicion = fact.reason or "suspected"
+            worker.suspicion = shortened(fact.reason) or "suspected"
         case WorkerSuspended():
-            worker.suspension = Suspension(fact.reason, fact.until, sequence)
+            until = None if fact.until is None else fact.until[:LONGEST_TIME]
+            worker.suspension = Suspension(shortened(fact.reason), until, sequence)
         case WorkerResumed():
             worker.suspicion = None
             worker.suspension = None
