@@ -117,6 +117,7 @@ def test_help_loads_nothing_that_is_slow():
         (["chek"], 'rollbook: Unknown command "chek". Did you mean "check"?'),
         (["check", "--jsn"], "rollbook: Unknown option: --jsn. Did you mean --json?"),
         (["check", "extra"], "rollbook: Unused Tokens"),
+        (["log", "--since", "99999999999999h"], "rollbook: '99999999999999h' is too long; write at most 10000d"),
         (["log", "--since", "yesterday"], "rollbook: 'yesterday' is not a duration; write a number and a unit"),
         (["log", "--worker", "a.b"], "rollbook: 'a.b' cannot name a worker: '.' is not allowed"),
         (["log", "--type", "up"], "rollbook: there is no fact 'up'"),
@@ -192,6 +193,31 @@ def test_a_reader_that_went_away_is_no_failure(tmp_path):
     running.stdout.close()
     assert (running.stderr.read(), running.wait(60)) == ("", 0)
     running.stderr.close()
+
+
+CLOSED = """
+import os, sys
+for number in range(3):
+    os.close(number)
+os.execv(sys.executable, [sys.executable, "-m", "rollbook.adapters.cli.main", *sys.argv[1:]])
+"""
+
+
+def test_closed_streams_end_no_command(tmp_path):
+    """A socket in the place of a closed standard output made the event loop abort the process."""
+    nowhere = '[nats]\nurl = "nats://127.0.0.1:1"\n'
+    (tmp_path / "rollbook.toml").write_text(GOOD + nowhere)
+    for command, code in (["check"], Exit.DONE), (["status"], Exit.FAILED):
+        environ = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        ended = subprocess.run([sys.executable, "-c", CLOSED, *command], env=environ, timeout=60, check=False)
+        assert ended.returncode == code
+
+
+def test_what_a_stream_cannot_write_is_escaped():
+    running = program("publish", "up", "\u00fc", environ={"PYTHONIOENCODING": "ascii"})
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == Exit.USAGE
+    assert r"'\xfc' is not allowed" in err
 
 
 def test_ctrl_c_is_quiet(tmp_path):

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -56,12 +56,19 @@ def _warn(warnings: tuple[str, ...]) -> None:
         say(f"rollbook: warning: {warning}")
 
 
+LONGEST_SECONDS: Final = 10_000 * 86_400.0
+"""More than any log is old; far beyond it, a lock or a calendar overflows."""
+
+
 def parse_duration(text: str) -> float:
     """`90s`, `10m`, `1.5h`, `2d` or `500ms` in seconds. Raises `UsageError`."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{text!r} is not a duration; write a number and a unit, such as 90s, 10m, 1.5h or 2d")
-    return float(match["number"]) * _SECONDS[match["unit"]]
+    seconds = float(match["number"]) * _SECONDS[match["unit"]]
+    if seconds > LONGEST_SECONDS:
+        raise UsageError(f"{text!r} is too long; write at most 10000d")
+    return seconds
 
 
 def run(main: Coroutine[Any, Any, _T]) -> _T:

@@ -16,7 +16,7 @@ from cyclopts import App, CycloptsError
 
 from rollbook.adapters.cli import check, demo, demo_worker, init, log, publish, status, up
 from rollbook.adapters.cli.exits import Exit, OutputClosed, UsageError, WaitedTooLong
-from rollbook.adapters.cli.output import close_output, forget_output, say
+from rollbook.adapters.cli.output import close_output, forget_output, prepare_streams, say
 from rollbook.adapters.settings import ConfigError
 from rollbook.events import InvalidFact, InvalidName, RollbookError
 
@@ -65,6 +65,7 @@ app = _commands()
 
 def main() -> None:
     """The console script: run the command of `sys.argv`, and exit with its code."""
+    prepare_streams()
     sys.exit(run(sys.argv[1:], os.environ))
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rollbook.adapters.cli.exits import OutputClosed
@@ -16,6 +18,23 @@ if TYPE_CHECKING:
 
 Piece = str | tuple[str, str]
 """Text, or text with the name of a rich style."""
+
+
+def prepare_streams() -> None:
+    """Let a command run whoever started it: with closed streams, or with ones that cannot write every letter.
+
+    A socket that took the place of a closed stream would end the event loop's process, or be written to as output.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, which is this one
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115 - as long as the process
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115 - as above
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def out(text: str, *, flush: bool = False) -> None:
