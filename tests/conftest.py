@@ -15,6 +15,7 @@ hypothesis.settings.load_profile("rollbook")
 pytest_plugins = ["support.nats", "support.ray"]
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """In a parallel run (`-n`, `--dist loadgroup`) all tests on Ray share one process, and so one cluster."""
     for item in items:
