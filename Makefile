@@ -62,7 +62,7 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	touch '$@'
 
 test: setup
-	'$(BIN)/python' -m pytest --numprocesses $(JOBS) --dist loadgroup $(ARGS)
+	'$(BIN)/python' -m pytest --numprocesses $(JOBS) $(ARGS)
 
 demo: setup
 	'$(BIN)/rollbook' demo $(ARGS)

@@ -3,10 +3,12 @@
 import os
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
 import pytest
 import structlog
+from xdist.scheduler import LoadScopeScheduling
 
 # A busy machine is no failure of the code.
 hypothesis.settings.register_profile("rollbook", deadline=None)
@@ -15,12 +17,16 @@ hypothesis.settings.load_profile("rollbook")
 pytest_plugins = ["support.nats", "support.ray"]
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In a parallel run (`-n`, `--dist loadgroup`) all tests on Ray share one process, and so one cluster."""
-    for item in items:
-        if item.get_closest_marker("ray") is not None:
-            item.add_marker(pytest.mark.xdist_group("ray"))
+class OneClusterAtATime(LoadScopeScheduling):
+    """In a parallel run all tests that start Ray go to one process, one after the other; the others go anywhere."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "ray" if "test_ray" in nodeid or "test_demo.py" in nodeid or "[ray]" in nodeid else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneClusterAtATime:
+    return OneClusterAtATime(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
