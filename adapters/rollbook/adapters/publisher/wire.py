@@ -6,6 +6,7 @@ What needs no such speed goes through `JetStreamLog`. nats-py's errors end here.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import time
 from collections.abc import Callable
@@ -116,11 +117,13 @@ class Wire:
     async def close(self) -> None:
         """Close the connection; what is open is lost."""
         try:
-            async with asyncio.timeout(_CLOSE_WITHIN):
-                await self.client.close()
-        except TimeoutError:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_CLOSE_WITHIN):
+                    await self.client.close()
+        finally:
+            # A server that hangs holds up `close` beyond its time, until we are cancelled once more.
             await self.client.abort()
-        self.lose_all()
+            self.lose_all()
 
     def _lose(self, token: int) -> None:
         waiting = self._open.pop(token, None)
