@@ -76,7 +76,8 @@ def program(*arguments, **options):
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_help_has_an_example_that_can_be_parsed(capsys, words):
+def test_help_has_an_example_that_can_be_parsed(capsys, monkeypatch, words):
+    monkeypatch.setenv("COLUMNS", "100")  # otherwise the width is whatever the machine says
     code, out, err = call(capsys, *words, "--help")
     assert (code, err) == (Exit.DONE, "")
     assert "Example:" in out

@@ -36,7 +36,7 @@ DOWN_EXAMPLE = """\
 Example:
 
     rollbook publish down rollout-3-0
-    rollbook publish down rollout-3-0 --incarnation 7 --evidence timeout --reason "no answer in 30 s" """
+    rollbook publish down rollout-3-0 --incarnation 7 --reason "no answer" """
 
 
 class OthersWereFaster(RollbookError):
