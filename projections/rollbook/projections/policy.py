@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from rollbook.projections.ports import Role
+
 
 class PoolPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """How workers of one pool are registered."""
@@ -16,6 +18,12 @@ class PoolPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Start-up fails, and says so, if no proxy serves this pool."""
     deregister_suspended: bool = True
     """Whether a suspended worker leaves the proxies; False for routers that understand sleeping workers."""
+    role: Role = "regular"
+    """`prefill` or `decode` where the two are disaggregated; said to routers that ask for it."""
+    bootstrap: str | None = None
+    """Name of the worker's address whose port decode workers fetch from; for pools with the role `prefill`."""
+    model: str | None = None
+    """Model id under which proxies file this pool's workers. None leaves it to the proxy."""
 
 
 class ProxyPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +31,15 @@ class ProxyPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     pools: tuple[str, ...]
+    exclusive: bool = False
+    """Whether entries that Rollbook did not make are removed [I11]; otherwise they are only reported."""
+    removal_budget: float = 0.5
+    """The part of the largest listing of the last minute that may be removed on inferred evidence without asking the
+    workers themselves [I12]; from 0 to 1."""
+    drain_deadline: float = 30.0
+    """Seconds that running requests have to end in before a planned removal; for proxies that can drain."""
+    call_deadline: float | None = None
+    """Seconds for one admin call to this proxy; None takes that of `reconcile`."""
 
 
 class ReconcilePolicy(msgspec.Struct, frozen=True, kw_only=True):

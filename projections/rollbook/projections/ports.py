@@ -22,7 +22,7 @@ Every port has two implementations that pass one contract suite: the real one, a
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -133,6 +133,20 @@ class HostAndPort(msgspec.Struct, frozen=True, gc=False):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class Identity(msgspec.Struct, frozen=True, gc=False):
+    """How a worker says who it is, so that a stranger on a reused port is not taken for it.
+
+    Exactly one of `header` (of the answer to the readiness probe) and `path` with `field` (a key of the JSON object that
+    GET `path` answers, such as `/server_info` and `worker_id`).
+    """
+
+    value: str
+    """What it must say."""
+    header: str | None = None
+    path: str | None = None
+    field: str | None = None
+
+
 class Located(msgspec.Struct, frozen=True, gc=False):
     """Where a worker is now, and which life of it answered."""
 
@@ -141,6 +155,8 @@ class Located(msgspec.Struct, frozen=True, gc=False):
     incarnation: int
     """0 when the provider cannot tell (a static file): then it matches any."""
     alive: bool = True
+    identity: Identity | None = None
+    """None for a worker that cannot tell who it is."""
 
 
 class ProviderWorker(msgspec.Struct, frozen=True, gc=False):
@@ -186,6 +202,9 @@ class WorkerProvider(Protocol):
 
 # ---------------------------------------------------------------- proxies
 
+Role = Literal["regular", "prefill", "decode"]
+"""What a worker does of a request; the two halves exist where prefill and decode are disaggregated."""
+
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a kind of proxy can do, as data that the plan reads."""
@@ -195,6 +214,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tag: bool = True
     """Whether fleet, worker and incarnation can be stored with an entry and read back."""
     drain: bool = False
+    """Whether an entry can be kept from new requests while its running ones end."""
     async_add: bool = False
     """Whether an accepted add is only a promise."""
     probes_on_add: bool = False
@@ -210,6 +230,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     url: str
     """Canonical."""
     pool: str | None = None
+    role: Role = "regular"
+    bootstrap_port: int | None = None
+    """Of a prefill worker: where decode workers fetch what it computed."""
+    model: str | None = None
+    """The model id that the proxy files it under; None leaves it to the proxy."""
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -224,6 +249,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     incarnation: int | None = None
     """The three tags, None where the entry has none."""
     healthy: bool | None = None
+    running: int | None = None
+    """Requests that it is working on, where the proxy tells."""
 
 
 class Listing(msgspec.Struct, frozen=True, gc=False):
@@ -294,8 +321,15 @@ class Proxy(Protocol):
         """Ask it to add `target`. Raises `ProxyUnavailable`: then it may have been added or may be later."""
         ...
 
+    async def drain(self, entry: Entry) -> Answer:
+        """Ask it to send `entry` nothing new; `Entry.running` tells when it is empty. Raises `ProxyUnavailable`.
+
+        `Unsupported` where `capabilities.drain` is False.
+        """
+        ...
+
     async def remove(self, entry: Entry) -> Answer:
-        """Ask it to remove exactly `entry`, never whatever else has its URL. Raises `ProxyUnavailable`."""
+        """Ask it to remove exactly `entry` now, never whatever else has its URL. Raises `ProxyUnavailable`."""
         ...
 
     async def outcome(self, pending: Pending) -> Answer:
@@ -310,8 +344,11 @@ class Proxy(Protocol):
 class Readiness(Protocol):
     """Asks a worker whether it can take requests, before it is added anywhere."""
 
-    async def check(self, url: str, path: str) -> str | None:
-        """None if GET `path` on `url` answers 200; otherwise the reason, for people. Never raises for a sick worker."""
+    async def check(self, url: str, path: str, identity: Identity | None = None) -> str | None:
+        """None if GET `path` on `url` answers 200 and the worker is the one that `identity` says.
+
+        Otherwise the reason, for people. Never raises for a sick worker.
+        """
         ...
 
 
@@ -385,6 +422,14 @@ class Leadership(Protocol):
 
     async def acquire(self, owner: str) -> int:
         """Take it and return the epoch, higher than every earlier one. Raises `AlreadyLed` or `LogUnavailable`."""
+        ...
+
+    def left(self) -> float:
+        """Seconds for which it is certainly still held [I7]; 0 or less if it is not."""
+        ...
+
+    async def free(self) -> None:
+        """Wait until it may be had: given back or run out. Somebody else may still be faster. For standbys."""
         ...
 
     async def lost(self) -> str:
