@@ -8,6 +8,7 @@ from support.workers import HttpWorker
 from rollbook.adapters.clock import SystemClock
 from rollbook.adapters.memory.readiness import MemoryReadiness
 from rollbook.adapters.proxies.readiness import HttpReadiness
+from rollbook.projections.ports import Identity
 
 
 class InMemory:
@@ -19,13 +20,13 @@ class InMemory:
         self.readiness = MemoryReadiness(SystemClock())
 
     async def start(self):
-        self.readiness.serve(self.url)
+        self.readiness.serve(self.url, who="worker")
 
     def fall_ill(self):
-        self.readiness.serve(self.url, "503 busy")
+        self.readiness.serve(self.url, "503 busy", who="worker")
 
     def recover(self):
-        self.readiness.serve(self.url)
+        self.readiness.serve(self.url, who="worker")
 
     async def stop(self):
         self.readiness.close(self.url)
@@ -99,3 +100,14 @@ async def test_many_can_be_asked_at_once(worker):
     asked = [worker.readiness.check(url, "/health") for url in [worker.url, "nonsense"] * 50]
     answers = await asyncio.gather(*asked)
     assert [answer is None for answer in answers] == [True, False] * 50
+
+
+@pytest.mark.parametrize("where", [{"header": "X-Worker"}, {"path": "/server_info", "field": "worker"}])
+async def test_a_stranger_on_a_reused_port_is_told_from_the_worker(worker, where):
+    """I3: the address answers 200, and it is another worker."""
+    assert await worker.readiness.check(worker.url, "/health", Identity("worker", **where)) is None
+    reason = await worker.readiness.check(worker.url, "/health", Identity("rollout-3-0", **where))
+    assert "another worker" in reason
+    assert "'worker', not 'rollout-3-0'" in reason
+    worker.fall_ill()
+    assert "503" in await worker.readiness.check(worker.url, "/health", Identity("rollout-3-0", **where))

@@ -8,6 +8,7 @@ import pytest
 from support.workers import http_worker, never_answer, nobody_listens, tcp_server
 
 from rollbook.adapters.proxies.readiness import HttpReadiness
+from rollbook.projections.ports import Identity
 
 
 @pytest.fixture
@@ -59,3 +60,28 @@ async def test_it_can_be_used_again_after_it_was_closed(readiness):
         await readiness.check(url, "/health")
         await readiness.close()
         assert await readiness.check(url, "/health") is not None
+
+
+@pytest.mark.parametrize(
+    "identity",
+    [
+        Identity("worker", header="x-nothing"),
+        Identity("worker", path="/server_info", field="nothing"),
+        Identity("worker", path="/health", field="worker"),
+    ],
+)
+async def test_who_does_not_say_who_it_is_is_not_believed(identity):
+    readiness = HttpReadiness(seconds=30)
+    async with http_worker() as worker:
+        reason = await readiness.check(worker.url, "/health", identity)
+        assert reason is not None
+        assert "does not say who it is" in reason
+        await readiness.close()
+
+
+async def test_a_page_that_says_who_it_is_must_be_there():
+    readiness = HttpReadiness(seconds=30)
+    async with http_worker() as worker:
+        identity = Identity("worker", path="/nothing", field="worker")
+        assert await readiness.check(worker.url, "/health", identity) == f"GET {worker.url}/nothing answered 404"
+        await readiness.close()

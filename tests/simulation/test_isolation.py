@@ -7,8 +7,7 @@ from simulation.weather import Weather
 from simulation.world import World
 
 from rollbook.adapters.memory import virtual
-from rollbook.adapters.memory.faults import LogFaults
-from rollbook.adapters.memory.proxy import ProxyFaults
+from rollbook.adapters.memory.faults import LogFaults, ProxyFaults
 from rollbook.events import WorkerDown, WorkerUp
 
 pytestmark = pytest.mark.simulation

@@ -4,8 +4,7 @@ import random
 
 import msgspec
 
-from rollbook.adapters.memory.faults import LogFaults
-from rollbook.adapters.memory.proxy import ProxyFaults
+from rollbook.adapters.memory.faults import LogFaults, ProxyFaults
 
 
 class Weather(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,12 +17,12 @@ from simulation.witness import Witness
 
 from rollbook.adapters.memory import virtual
 from rollbook.adapters.memory.clock import LoopClock
-from rollbook.adapters.memory.faults import LogFaults
+from rollbook.adapters.memory.faults import NO_FAULTS, LogFaults
 from rollbook.adapters.memory.ids import SeededIds
 from rollbook.adapters.memory.leadership import MemoryLeadership, Seat
 from rollbook.adapters.memory.log import MemoryLog
 from rollbook.adapters.memory.provider import MemoryProvider
-from rollbook.adapters.memory.proxy import AS_SGLANG, NO_FAULTS, MemoryProxy
+from rollbook.adapters.memory.proxy import AS_SGLANG, MemoryProxy
 from rollbook.adapters.memory.readiness import MemoryReadiness
 from rollbook.adapters.memory.snapshots import MemorySnapshots
 from rollbook.projections.controller import Controller, LeadershipLost
@@ -93,8 +93,8 @@ class WatchedReadiness(MemoryReadiness):
         super().__init__(clock)
         self._world = world
 
-    async def check(self, url, path):
-        answer = await super().check(url, path)
+    async def check(self, url, path, identity=None):
+        answer = await super().check(url, path, identity)
         self._world.witness.probed(url, answer)
         return answer
 

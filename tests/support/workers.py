@@ -50,7 +50,7 @@ class HttpWorker:
             await runner.cleanup()
 
     async def _health(self, _: web.Request) -> web.Response:
-        return web.Response(status=200 if self.healthy else 503)
+        return web.Response(status=200 if self.healthy else 503, headers={"x-worker": self.name})
 
     async def _info(self, _: web.Request) -> web.Response:
         return web.json_response({"worker": self.name})

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from support.fleet import BY, NEVER, Fleet, W, on_virtual_time
 
-from rollbook.adapters.memory.faults import LogFaults
-from rollbook.adapters.memory.proxy import AS_SGLANG, ProxyFaults
+from rollbook.adapters.memory.faults import LogFaults, ProxyFaults
+from rollbook.adapters.memory.proxy import AS_SGLANG
 from rollbook.events import (
     Deregistered,
     Deregistering,

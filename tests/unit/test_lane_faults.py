@@ -8,7 +8,7 @@ import pytest
 from support.core import FLEET
 from support.fleet import NEVER, Fleet, W, on_virtual_time
 
-from rollbook.adapters.memory.proxy import ProxyFaults
+from rollbook.adapters.memory.faults import ProxyFaults
 from rollbook.events import (
     Deregistered,
     Deregistering,

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from support.fleet import NEVER, Fleet, W, on_virtual_time
 
-from rollbook.adapters.memory.proxy import AS_SGLANG, ProxyFaults
+from rollbook.adapters.memory.faults import ProxyFaults
+from rollbook.adapters.memory.proxy import AS_SGLANG
 from rollbook.events import (
     Deregistered,
     Deregistering,

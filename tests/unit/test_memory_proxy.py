@@ -9,8 +9,9 @@ import pytest
 
 from rollbook.adapters.memory import virtual
 from rollbook.adapters.memory.clock import LoopClock
-from rollbook.adapters.memory.proxy import NO_FAULTS, SLOTS, MemoryProxy, ProxyFaults
-from rollbook.projections.ports import Capabilities, Done, Failed, Pending, ProxyUnavailable, Target, Unsupported
+from rollbook.adapters.memory.faults import NO_FAULTS, ProxyFaults
+from rollbook.adapters.memory.proxy import SLOTS, MemoryProxy
+from rollbook.projections.ports import Capabilities, Done, Entry, Failed, Pending, ProxyUnavailable, Target, Unsupported
 
 URL = "http://10.0.0.1:8000"
 TARGET = Target(worker="rollout-3-0", incarnation=8, url=URL)
@@ -246,3 +247,38 @@ def test_a_seed_repeats_and_another_differs():
 
     assert story(3) == story(3)
     assert story(3) != story(4)
+
+
+@on_virtual_time
+async def test_a_drained_entry_ends_its_requests_and_stays_listed():
+    proxy = make(ProxyFaults(longest_request=20), capabilities=Capabilities(drain=True, async_add=True))
+    await proxy.add(TARGET)
+    await asyncio.sleep(1)
+    proxy.load(proxy.listed[0], 5)
+    assert [entry.running for entry in (await proxy.list()).entries] == [5]
+    assert await proxy.drain(proxy.listed[0]) == Done()
+    assert [entry.running for entry in (await proxy.list()).entries] == [5]
+    await asyncio.sleep(20)
+    assert [entry.running for entry in (await proxy.list()).entries] == [0]
+
+
+@on_virtual_time
+async def test_a_router_that_cannot_drain_says_so():
+    proxy = make()
+    await proxy.add(TARGET)
+    await asyncio.sleep(1)
+    assert isinstance(await proxy.drain(proxy.listed[0]), Unsupported)
+    assert [entry.running for entry in proxy.listed] == [None]
+
+
+@on_virtual_time
+async def test_a_blind_router_shows_nothing_adds_twice_and_removes_by_url():
+    proxy = make(capabilities=Capabilities(list=False, tag=False))
+    with pytest.raises(ProxyUnavailable, match="no listing"):
+        await proxy.list()
+    for _ in range(2):
+        assert await proxy.add(TARGET) == Done()
+    assert [entry.url for entry in proxy.listed] == [URL]
+    assert await proxy.remove(Entry(url=URL, handle=URL)) == Done()
+    await asyncio.sleep(1)
+    assert proxy.listed == ()

@@ -6,9 +6,8 @@ import pytest
 from support.core import CODEC
 from support.fleet import BY, NEVER, Fleet, W, on_virtual_time
 
-from rollbook.adapters.memory.faults import LogFaults
+from rollbook.adapters.memory.faults import LogFaults, ProxyFaults
 from rollbook.adapters.memory.log import MemoryLog
-from rollbook.adapters.memory.proxy import ProxyFaults
 from rollbook.events import (
     Deregistered,
     Deregistering,

@@ -122,12 +122,12 @@ async def test_a_large_fleet_is_not_asked_all_at_once():
     fleet.readiness.seconds = 1.0
     in_flight = most = 0
 
-    async def check(url, path):
+    async def check(url, path, identity=None):
         nonlocal in_flight, most
         in_flight += 1
         most = max(most, in_flight)
         try:
-            return await answer(url, path)
+            return await answer(url, path, identity)
         finally:
             in_flight -= 1
 

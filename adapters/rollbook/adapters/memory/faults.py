@@ -1,8 +1,9 @@
-"""What can go wrong between a log and those who use it, as chances that the log in memory draws from."""
+"""What can go wrong with a log and with a router, as chances that those in memory draw from."""
 
 from __future__ import annotations
 
 import random
+from typing import Final
 
 import msgspec
 
@@ -30,6 +31,32 @@ class LogFaults(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds after which a reader who lost the newest batch notices it."""
     most_in_a_batch: int = 256
     """Messages in one batch; with faults, each batch has a random size up to this."""
+
+
+class ProxyFaults(msgspec.Struct, frozen=True, kw_only=True):
+    """How badly a `MemoryProxy` behaves. The default is a router that works at once. Chances are from 0 to 1."""
+
+    slowest_call: float = 0.0
+    """Seconds. A call has its effect after up to half of this, and its answer comes after up to the other half."""
+    slowest_job: float = 0.0
+    """Seconds from an accepted add or removal to the change in the listing, at most, for a worker that answers."""
+    refuse: float = 0.0
+    """Chance that a call has no effect and raises `ProxyUnavailable`."""
+    lose_answer: float = 0.0
+    """Chance that a call has its effect and raises `ProxyUnavailable`."""
+    act_late: float = 0.0
+    """Chance that an add or removal raises `ProxyUnavailable` and is accepted up to `latest` seconds afterwards."""
+    latest: float = 5.0
+    """Seconds; see `act_late`."""
+    lie: float = 0.0
+    """Chance that an add or removal is answered as accepted and nothing happens."""
+    fail_job: float = 0.0
+    """Chance that an accepted add fails."""
+    longest_request: float = 0.0
+    """Seconds from a drain to the end of the last request that runs, at most."""
+
+
+NO_FAULTS: Final = ProxyFaults()
 
 
 class Chance:

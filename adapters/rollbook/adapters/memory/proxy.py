@@ -5,6 +5,10 @@ worker to answer; a removal does not cancel it, so the entry may appear later: a
 add of a listed URL fails, and the entry keeps its tags. A restart forgets everything, and no handle of before means
 anything after it.
 
+Its capabilities say which kind it is: one that tells its URLs and nothing else (`tag` False), that adds only (`remove`
+False), that lets running requests end (`drain`), or that shows nothing at all (`list` False: a second add of a URL is
+done already, and a removal takes the URL away).
+
 The router's jobs run outside the caller's context, so that killing a simulated controller does not kill its routers.
 """
 
@@ -18,7 +22,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from rollbook.adapters.memory.faults import Chance
+from rollbook.adapters.memory.faults import NO_FAULTS, Chance, ProxyFaults
 from rollbook.adapters.proxies.urls import canonical_url
 from rollbook.projections.ports import (
     Answer,
@@ -36,7 +40,7 @@ from rollbook.projections.ports import (
 
 T = TypeVar("T")
 
-Verb = Literal["add", "remove"]
+Verb = Literal["add", "drain", "remove"]
 Effect = Literal["listed", "removed", "lost"]
 """`lost`: not by an admin call."""
 
@@ -46,33 +50,11 @@ class Call(msgspec.Struct, frozen=True, gc=False):
 
     at: float
     """Seconds on the clock's `monotonic`."""
-    verb: Literal["list", "add", "remove", "outcome"]
+    verb: Literal["list", "add", "drain", "remove", "outcome"]
     what: Target | Entry | Pending | None
     """What it was about; None for a listing."""
 
 
-class ProxyFaults(msgspec.Struct, frozen=True, kw_only=True):
-    """How badly a `MemoryProxy` behaves. The default is a router that works at once. Chances are from 0 to 1."""
-
-    slowest_call: float = 0.0
-    """Seconds. A call has its effect after up to half of this, and its answer comes after up to the other half."""
-    slowest_job: float = 0.0
-    """Seconds from an accepted add or removal to the change in the listing, at most, for a worker that answers."""
-    refuse: float = 0.0
-    """Chance that a call has no effect and raises `ProxyUnavailable`."""
-    lose_answer: float = 0.0
-    """Chance that a call has its effect and raises `ProxyUnavailable`."""
-    act_late: float = 0.0
-    """Chance that an add or removal raises `ProxyUnavailable` and is accepted up to `latest` seconds afterwards."""
-    latest: float = 5.0
-    """Seconds; see `act_late`."""
-    lie: float = 0.0
-    """Chance that an add or removal is answered as accepted and nothing happens."""
-    fail_job: float = 0.0
-    """Chance that an accepted add fails."""
-
-
-NO_FAULTS: Final = ProxyFaults()
 AS_SGLANG: Final = Capabilities(async_add=True, probes_on_add=True)
 SLOTS: Final = 10
 """Jobs that are carried out at a time; an add of a worker that does not answer holds one."""
@@ -87,9 +69,9 @@ class MemoryProxy:
 
     `answers` says whether something listens at a URL now; an add waits `patience` seconds for it. With `async_add`
     False in `capabilities`, `add` itself waits for its job. Two hooks let a simulation assert what must be true at a
-    moment: `on_call(verb, target or entry)` when an add or removal is asked for, before anything else happens, and
-    `on_effect(effect, entry)` when the listing has changed. What a hook raises goes to whoever called, if anybody did,
-    and stands in `broken` in any case.
+    moment: `on_call(verb, target or entry)` when an add, drain or removal is asked for, before anything else happens,
+    and `on_effect(effect, entry)` when the listing has changed. What a hook raises goes to whoever called, if anybody
+    did, and stands in `broken` in any case.
     """
 
     def __init__(
@@ -155,6 +137,8 @@ class MemoryProxy:
     async def list(self) -> Listing:
         """What it lists, at some moment between the call and the answer. Raises `ProxyUnavailable`."""
         self._note("list", None)
+        if not self._capabilities.list:
+            raise ProxyUnavailable(f"{self._name}: this router has no listing")
         return await self._call(lambda: Listing(self.listed, version="memory"))
 
     async def add(self, target: Target) -> Answer:
@@ -169,6 +153,15 @@ class MemoryProxy:
         if answer is None:
             raise ProxyUnavailable(f"{self._name}: restarted before it answered")
         return answer
+
+    async def drain(self, entry: Entry) -> Answer:
+        """Send the entry nothing new; what runs there ends some time later. Raises `ProxyUnavailable`."""
+        self._note("drain", entry)
+        if not self._capabilities.drain:
+            return Unsupported("this router cannot drain")
+        self._hook(self.on_call, "drain", entry)
+        await self._call(lambda: self._quieten(entry.handle), changes=True)
+        return Done()
 
     async def remove(self, entry: Entry) -> Answer:
         """Accept the removal of the entry with that handle; one that is gone is no error. Raises `ProxyUnavailable`."""
@@ -209,6 +202,10 @@ class MemoryProxy:
         self._tell("listed", entry)
         return entry
 
+    def load(self, entry: Entry, running: int) -> None:
+        """From now on it works on so many requests of the entry, of which its listing tells if it can drain."""
+        self._entries[entry.handle] = msgspec.structs.replace(self._entries[entry.handle], running=running)
+
     def drop(self, entry: Entry) -> None:
         """The router loses an entry by itself."""
         if self._entries.pop(entry.handle, None) is not None:
@@ -230,7 +227,9 @@ class MemoryProxy:
         self._handles += 1
         return f"{self._name}-{self._handles}"
 
-    def _note(self, verb: Literal["list", "add", "remove", "outcome"], what: Target | Entry | Pending | None) -> None:
+    def _note(
+        self, verb: Literal["list", "add", "drain", "remove", "outcome"], what: Target | Entry | Pending | None
+    ) -> None:
         self.calls.append(Call(self._clock.monotonic(), verb, what))
 
     def _tell(self, effect: Effect, entry: Entry) -> None:
@@ -267,11 +266,20 @@ class MemoryProxy:
         act()
 
     def _accept(self, target: Target) -> Pending:
-        pending = Pending(self._handle())
+        pending = Pending(self._handle() if self._capabilities.list else target.url)
         self._outcomes[pending.handle] = pending
         if not self._chance.hits(self.faults.lie):
             self._start(self._register(pending.handle, target))
         return pending
+
+    def _quieten(self, handle: str) -> None:
+        if handle in self._entries and not self._chance.hits(self.faults.lie):
+            self._start(self._finish(handle))
+
+    async def _finish(self, handle: str) -> None:
+        await self._clock.sleep(self._chance.up_to(self.faults.longest_request))
+        if handle in self._entries:
+            self.load(self._entries[handle], 0)
 
     def _discard(self, handle: str) -> None:
         if handle in self._entries and not self._chance.hits(self.faults.lie):
@@ -291,17 +299,22 @@ class MemoryProxy:
         async with self._free:
             await self._clock.sleep(self._chance.up_to(self.faults.slowest_job))
             failure = await self._probe(target.url)
-            if failure is None and any(entry.url == target.url for entry in self._entries.values()):
+            if failure is None and handle not in self._entries and self._has(target.url):
                 failure = Failed(f"{target.url} already exists")
             self._outcomes[handle] = failure or Done()
             if failure is None:
-                entry = Entry(url=target.url, handle=handle, healthy=True)
+                entry = Entry(
+                    url=target.url, handle=handle, healthy=True, running=0 if self._capabilities.drain else None
+                )
                 if self._capabilities.tag:
                     entry = msgspec.structs.replace(
                         entry, fleet=self._fleet, worker=target.worker, incarnation=target.incarnation
                     )
                 self._entries[handle] = entry
                 self._tell("listed", entry)
+
+    def _has(self, url: str) -> bool:
+        return any(entry.url == url for entry in self._entries.values())
 
     async def _probe(self, url: str) -> Failed | None:
         if self._chance.hits(self.faults.fail_job):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from rollbook.projections.ports import Clock
+from rollbook.adapters.proxies.identity import stranger
+from rollbook.projections.ports import Clock, Identity
 
 REFUSED: Final = "connection refused"
 
@@ -16,18 +17,24 @@ class MemoryReadiness:
         self.seconds = seconds
         """How long an answer takes."""
         self._clock = clock
-        self._answers: dict[str, str | None] = {}
+        self._answers: dict[str, tuple[str | None, str | None]] = {}
 
-    def serve(self, url: str, reason: str | None = None) -> None:
-        """Something listens at `url` from now on, and is ready unless there is a `reason` why not."""
-        self._answers[url] = reason
+    def serve(self, url: str, reason: str | None = None, *, who: str | None = None) -> None:
+        """Something listens at `url` from now on, and is ready unless there is a `reason` why not.
+
+        Asked who it is, it says `who`; None for a worker that cannot tell.
+        """
+        self._answers[url] = (reason, who)
 
     def close(self, url: str) -> None:
         """Nobody listens at `url` any more."""
         self._answers.pop(url, None)
 
-    async def check(self, url: str, path: str) -> str | None:
-        """None if what listens at `url` is ready now; otherwise the reason."""
+    async def check(self, url: str, path: str, identity: Identity | None = None) -> str | None:
+        """None if what listens at `url` is ready now and is who it should be; otherwise the reason."""
         if self.seconds:
             await self._clock.sleep(self.seconds)
-        return self._answers.get(url, REFUSED)
+        reason, who = self._answers.get(url, (REFUSED, None))
+        if reason is not None or identity is None or who == identity.value:
+            return reason
+        return stranger(f"GET {url}{path}", identity, who)

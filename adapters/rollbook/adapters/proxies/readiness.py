@@ -9,13 +9,20 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from rollbook.adapters.proxies.http import in_words
+from rollbook.adapters.proxies.identity import stranger
+from rollbook.projections.ports import Identity
 
 if TYPE_CHECKING:
-    from aiohttp import ClientSession
+    from aiohttp import ClientResponse, ClientSession
 
 ANSWER_SECONDS: Final = 3.0
 """A health page that takes longer belongs to a worker that is too busy to be given more."""
+
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""Bound on the page that says who a worker is: an inference server's whole configuration is some 100 KiB."""
 
 
 class HttpReadiness:
@@ -25,8 +32,17 @@ class HttpReadiness:
         self._seconds = seconds
         self._session: ClientSession | None = None
 
-    async def check(self, url: str, path: str) -> str | None:
-        """None if GET `path` on `url` answers 200; otherwise the reason. Never raises for a sick worker."""
+    async def check(self, url: str, path: str, identity: Identity | None = None) -> str | None:
+        """None if GET `path` on `url` answers 200 and it is who `identity` says; otherwise the reason.
+
+        Never raises for a sick worker.
+        """
+        if identity is None or identity.header is not None:
+            return await self._ask(url, path, identity)
+        return await self._ask(url, path, None) or await self._ask(url, identity.path or path, identity)
+
+    async def _ask(self, url: str, path: str, identity: Identity | None) -> str | None:
+        """One GET, whose answer must be 200 and say what `identity` says."""
         import aiohttp
 
         asked = f"GET {url}{path}"
@@ -39,14 +55,36 @@ class HttpReadiness:
             )
         try:
             async with self._session.get(url + path, allow_redirects=False) as response:
-                return None if response.status == HTTPStatus.OK else f"{asked} answered {response.status}"
+                if response.status != HTTPStatus.OK:
+                    return f"{asked} answered {response.status}"
+                if identity is None:
+                    return None
+                told = await _who(response, identity)
         except TimeoutError:
             return f"{asked} gave no answer within {self._seconds:g} s"
         except (aiohttp.ClientError, OSError, ValueError) as exc:
             return f"{asked} failed: {in_words(exc)}"
+        return None if told == identity.value else stranger(asked, identity, told)
 
     async def close(self) -> None:
         """Let go of the session; the next probe makes a new one."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()
+
+
+async def _who(response: ClientResponse, identity: Identity) -> str | None:
+    """What the answer says of who gave it; None if it says nothing that can be read."""
+    if identity.header is not None:
+        return response.headers.get(identity.header)
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > MOST_BYTES:
+            return None
+    try:
+        told = msgspec.json.decode(body, type=dict[str, object])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    value = told.get(identity.field or "")
+    return None if value is None else str(value)
