@@ -1,5 +1,6 @@
 """The plan: what one proxy lists against what it should list, step by step."""
 
+import msgspec
 import pytest
 from support.core import FLEET, PROXY, folded
 from support.plans import entry, plan, url_of
@@ -71,6 +72,16 @@ def test_an_old_life_goes_before_the_new_one_comes():
     old = entry(W, 1)
     assert plan([UP1, told(Registered), UP2], old).actions == (Remove(W, 1, old, "superseded by incarnation 2"),)
     assert plan([UP1, told(Registered), UP2]).actions == (Settle(W, 1, URL, 2), Add(W, 2))
+
+
+@pytest.mark.parametrize("facts", [[UP1], [UP1, told(Registering)], [UP1, told(Registered)]])
+def test_what_the_proxy_keeps_out_of_rotation_is_no_registration(facts):
+    """[I1]: an add that was cut short, or a drain that was not wanted in the end; remove, then add."""
+    kept_out = msgspec.structs.replace(entry(W, 1), in_rotation=False)
+    assert plan(facts, kept_out).actions == (
+        Remove(W, 1, kept_out, "the proxy keeps it out of rotation", unless_wanted=False),
+    )
+    assert plan([*facts, failed("deregister")], kept_out).actions == (Adopt(W, 1, URL, len(facts) + 1),)
 
 
 def test_a_ghost_of_an_old_life_goes_and_the_current_entry_stays():

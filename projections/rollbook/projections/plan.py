@@ -213,6 +213,8 @@ def _wanted(
     elif mine and moved_to is not None and mine[0].entry.url != moved_to and removable(lives, mine[0]):
         entry = mine[0].entry
         return [Remove(name, incarnation, entry, f"it is at {moved_to} now", unless_wanted=False, moved_to=moved_to)]
+    elif mine and not mine[0].entry.in_rotation and removable(lives, mine[0]):
+        return [Remove(name, incarnation, mine[0].entry, "the proxy keeps it out of rotation", unless_wanted=False)]
     elif mine:
         actions += _adopt(name, incarnation, mine[0].entry, known)
     elif known is None or known.told is not Told.ADD_UNSUPPORTED:

@@ -136,8 +136,8 @@ class HostAndPort(msgspec.Struct, frozen=True, gc=False):
 class Identity(msgspec.Struct, frozen=True, gc=False):
     """How a worker says who it is, so that a stranger on a reused port is not taken for it.
 
-    Exactly one of `header` (of the answer to the readiness probe) and `path` with `field` (a key of the JSON object that
-    GET `path` answers, such as `/server_info` and `worker_id`).
+    Exactly one of `header` (of the answer to the readiness probe) and `path` with `field` (a key of the JSON object
+    that GET `path` answers, such as `/server_info` and `worker_id`).
     """
 
     value: str
@@ -251,6 +251,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     healthy: bool | None = None
     running: int | None = None
     """Requests that it is working on, where the proxy tells."""
+    in_rotation: bool = True
+    """False if the proxy itself is told to send it nothing new: an add that was cut short, a drain, maintenance."""
 
 
 class Listing(msgspec.Struct, frozen=True, gc=False):

@@ -165,7 +165,7 @@ class Steps:
     def _is(self, entry: Entry, target: Target) -> bool:
         mine = (self._policy.fleet, target.worker, target.incarnation)
         tagged = not self._proxy.capabilities.tag or (entry.fleet, entry.worker, entry.incarnation) == mine
-        return entry.url == target.url and tagged
+        return entry.url == target.url and entry.in_rotation and tagged
 
     async def _give_up(self, target: Target, pending: Pending | None) -> str | None:
         """Why an add that is not seen yet is not waited for any longer."""
