@@ -23,7 +23,7 @@ async def contender(request, fleet, nats_server):
     made = []
 
     def make():
-        made.append(JetStreamLeadership(client, fleet, ttl=DEADLINE))
+        made.append(JetStreamLeadership(client, fleet, lease=DEADLINE))
         return made[-1]
 
     yield make
@@ -101,3 +101,31 @@ async def test_releasing_what_is_not_held_changes_nothing(contender):
     await one.release()
     with pytest.raises(AlreadyLed, match="second"):
         await contender().acquire("third")
+
+
+async def test_something_is_left_of_it_as_long_as_it_is_held(contender):
+    """I7: no call begins with less than its own deadline left."""
+    one, two = contender(), contender()
+    assert one.left() <= 0
+    await one.acquire("first")
+    assert one.left() > 0
+    with pytest.raises(AlreadyLed):
+        await two.acquire("second")
+    assert two.left() <= 0
+    await one.release()
+    assert one.left() <= 0
+    await two.acquire("second")
+    assert one.left() <= 0 < two.left()
+
+
+async def test_who_waits_learns_that_it_was_given_back(contender):
+    one, two = contender(), contender()
+    async with asyncio.timeout(DEADLINE):
+        await two.free()
+    await one.acquire("first")
+    waiting = asyncio.create_task(two.free())
+    assert await is_waiting(waiting)
+    await one.release()
+    async with asyncio.timeout(DEADLINE):
+        await waiting
+    await two.acquire("second")

@@ -38,8 +38,8 @@ async def contender(client):
     """Makes contenders, which are gone after the test."""
     made = []
 
-    def make(ttl=DEADLINE):
-        made.append(JetStreamLeadership(client, FLEET, ttl=ttl))
+    def make(lease=DEADLINE):
+        made.append(JetStreamLeadership(client, FLEET, lease=ttl))
         return made[-1]
 
     yield make

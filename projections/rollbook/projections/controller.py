@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
+
+import msgspec
 
 from rollbook.events import Codec, MessageQuarantined, RollbookError, WorkerResumed
 from rollbook.events.subjects import worker_subject
@@ -33,6 +35,25 @@ class LeadershipLost(RollbookError):
     """This process does not lead the fleet any more."""
 
 
+class Leading(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is while this process leads: for those who serve, show or command it meanwhile."""
+
+    policy: Policy
+    projector: Projector
+    lanes: Mapping[str, Lane]
+    """By the proxy's name."""
+    admission: Admission
+    epoch: int
+    owner: str
+    resources: Resources
+    proxies: Sequence[Proxy]
+
+
+Companion = Callable[[Leading], Awaitable[None]]
+"""Runs beside the lanes: from the moment they act until leadership ends, when it is cancelled. What it raises ends the
+controller; it may also return, which ends nothing."""
+
+
 class Controller:
     """Runs a fleet. Build it, `run` it, `stop` it."""
 
@@ -41,6 +62,7 @@ class Controller:
         policy: Policy,
         resources: Resources,
         proxies: Sequence[Proxy],
+        companions: Sequence[Companion] = (),
     ) -> None:
         self.policy = policy
         self.projector: Projector | None = None
@@ -55,6 +77,7 @@ class Controller:
         self._owner = resources.owner
         self._tell = resources.tell
         self._proxies = proxies
+        self._companions = companions
         self._codec = Codec(policy.fleet)
         self._stopping = asyncio.Event()
 
@@ -99,6 +122,17 @@ class Controller:
                 projector.listen(lane.mark)
                 tasks.append(asyncio.create_task(lane.run(self._owner, epoch), name=f"lane {proxy.name}"))
             tasks.append(asyncio.create_task(self._keep_house(projector), name="housekeeping"))
+            leading = Leading(
+                policy=self.policy,
+                projector=projector,
+                lanes=self.lanes,
+                admission=admission,
+                epoch=epoch,
+                owner=self._owner,
+                resources=self._resources,
+                proxies=self._proxies,
+            )
+            tasks += [asyncio.create_task(_accompany(companion, leading)) for companion in self._companions]
             self.started.set()
             self._tell("controller.started", sequence=projector.state.sequence, proxies=list(self.lanes))
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -199,6 +233,11 @@ class Controller:
                 continue
             self._tell("suspension.expired", worker=name, incarnation=incarnation)
             await projector.passed(sequence)
+
+
+async def _accompany(companion: Companion, leading: Leading) -> None:
+    await companion(leading)
+    await asyncio.Event().wait()
 
 
 def quarantine_id(fleet: str, sequence: int) -> str:

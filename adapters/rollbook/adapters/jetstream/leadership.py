@@ -4,8 +4,8 @@ The claim is one key. It is taken, renewed and given back only with the revision
 both succeed, and the revision at which it was taken is the epoch: the bucket counts on, whatever expires or restarts.
 
 A renewal whose answer was lost may have been stored. So when a renewal is refused, the claim is read before it is given
-up: with our own token in it, it is still ours. How long a claim is good is counted on the monotonic clock from the
-moment the last successful renewal was SENT, so its owner stops before the bucket lets others in.
+up: with our own token in it, it is still ours. How long a claim is good is counted on a clock that never goes back from
+the moment the last successful renewal was SENT, so its owner stops before the bucket lets others in.
 """
 
 from __future__ import annotations
@@ -29,10 +29,21 @@ from rollbook.projections.ports import AlreadyLed, LogMisconfigured, LogUnavaila
 
 _log = structlog.get_logger(__name__)
 
-TTL: Final = 10.0
+LEASE: Final = 5.0
 """Seconds after which a claim that is not renewed is free."""
+RENEWALS: Final = 5
+"""Within one lease: most of it is always left, and two that fail in a row stop no admin call."""
+LOOKS: Final = 20
+"""Within one lease, of those who wait for it to be free."""
+MOST_PAUSE: Final = 0.2
+"""Seconds between two such looks: what is given back is not left lying."""
 _NANO: Final = 1_000_000_000
 _OPERATION: Final = "KV-Operation"
+
+
+def _now() -> float:
+    """Seconds that also pass while the machine sleeps, where the system counts them: the bucket's time goes on then."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class _Claim(msgspec.Struct, frozen=True):
@@ -48,18 +59,18 @@ class _Lost(Exception):
 class JetStreamLeadership:
     """One contender for one fleet, in the bucket `ROLLBOOK_<fleet>_leader`. Belongs to the client's loop.
 
-    `ttl` (seconds, at least 1) is the same for all contenders of a fleet; a claim is renewed three times within it.
+    `lease` (seconds, at least 1) should be the same for all contenders of a fleet.
     """
 
-    def __init__(self, client: Client, fleet: str, *, replicas: int = 1, ttl: float = TTL) -> None:
+    def __init__(self, client: Client, fleet: str, *, replicas: int = 1, lease: float = LEASE) -> None:
         self._client = client
         self._fleet = validate_name("fleet", fleet)
         bucket = f"ROLLBOOK_{fleet}_leader"
         self._stream = f"KV_{bucket}"
         self._key = f"$KV.{bucket}.leader"
         self._replicas = replicas
-        self._ttl = ttl
-        self._timeout = ttl / 3
+        self._lease = lease
+        self._timeout = lease / 3
         self._claim: _Claim | None = None
         self._revision = 0
         self._good_until = 0.0
@@ -86,6 +97,26 @@ class JetStreamLeadership:
             raise LogUnavailable(f"the leadership of fleet {self._fleet!r} changes hands right now; try again")
         raise AlreadyLed(self._fleet, holder.owner, holder.since)
 
+    def left(self) -> float:
+        """Seconds for which it is certainly still held [I7]; 0 or less if it is not."""
+        return self._good_until - _now() if self._claim is not None else 0.0
+
+    async def free(self) -> None:
+        """Wait until it may be had: given back or run out. Waits through outages, too."""
+        told = False
+        while True:
+            try:
+                _, holder = await self._holder()
+                if holder is None:
+                    return
+            except LogUnavailable as exc:
+                if not told:
+                    _log.warning("leadership.not_asked", fleet=self._fleet, error=str(exc))
+                told = True
+            else:
+                told = False
+            await asyncio.sleep(min(self._lease / LOOKS, MOST_PAUSE))
+
     async def lost(self) -> str:
         """Wait until it is lost without having been released; return why. Waits for ever if it is not held."""
         if self._lost is None:
@@ -104,7 +135,7 @@ class JetStreamLeadership:
         try:
             await self._give_back(claim)
         except (LogUnavailable, Refused) as exc:
-            _log.warning("leadership.not_released", fleet=self._fleet, free_after=self._ttl, error=str(exc))
+            _log.warning("leadership.not_released", fleet=self._fleet, free_after=self._lease, error=str(exc))
 
     # ------------------------------------------------------------ holding
 
@@ -122,23 +153,23 @@ class JetStreamLeadership:
 
     async def _keep(self, claim: _Claim) -> None:
         """Renew the claim until it is lost."""
-        pause = self._ttl / 3
+        pause = self._lease / RENEWALS
         while True:
-            left = self._good_until - time.monotonic()
+            left = self._good_until - _now()
             if left <= 0:
-                self._lose(f"it could not be renewed within {self._ttl:g} s")
+                self._lose(f"it could not be renewed within {self._lease:g} s")
                 return
             await asyncio.sleep(min(pause, left))
             try:
                 # An answer that comes after the claim has run out is worth nothing.
-                async with asyncio.timeout(max(self._good_until - time.monotonic(), 0)):
+                async with asyncio.timeout(max(self._good_until - _now(), 0)):
                     await self._renew(claim)
-                pause = self._ttl / 3
+                pause = self._lease / RENEWALS
             except _Lost as exc:
                 self._lose(str(exc))
                 return
             except (LogUnavailable, TimeoutError) as exc:
-                pause = self._ttl / 20
+                pause = self._lease / 20
                 _log.warning("leadership.not_renewed", fleet=self._fleet, error=str(exc) or "no answer in time")
 
     async def _renew(self, claim: _Claim) -> None:
@@ -184,10 +215,10 @@ class JetStreamLeadership:
 
     async def _write(self, claim: _Claim, revision: int) -> int:
         """Store the claim if the key stands at `revision`; return the new one. Raises `Refused`, `LogUnavailable`."""
-        sent = time.monotonic()
+        sent = _now()
         headers = {api.EXPECTED_SEQUENCE: str(revision)}
         ack = await publish(self._client, self._key, msgspec.json.encode(claim), headers, timeout=self._timeout)
-        self._revision, self._good_until = ack.seq, sent + self._ttl
+        self._revision, self._good_until = ack.seq, sent + self._lease
         return ack.seq
 
     async def _holder(self) -> tuple[int, _Claim | None]:
@@ -216,8 +247,8 @@ class JetStreamLeadership:
             "storage": "file",
             "discard": "new",
             "max_msgs_per_subject": 1,
-            "max_age": int(self._ttl * _NANO),
-            "duplicate_window": int(self._ttl * _NANO),
+            "max_age": int(self._lease * _NANO),
+            "duplicate_window": int(self._lease * _NANO),
             "num_replicas": self._replicas,
             "allow_rollup_hdrs": True,
             "allow_direct": True,
