@@ -45,6 +45,10 @@ class Lane:
         self.name = served.name
         self.held: dict[str, Held] = {}
         """Workers that belong here and are kept out by an admission gate, as last asked."""
+        self.passes = 0
+        """Full passes whose steps have been started."""
+        self.refusals = 0
+        """Passes that ended because the proxy could not be listed."""
         self._served = served
         self._proxy = proxy
         self._admission = admission
@@ -69,6 +73,7 @@ class Lane:
         self._wake = asyncio.Event()
         self._dirty: dict[str, None] = {}
         self._everything = True
+        self._passing = False
         self._resync_at = 0.0
         self._retry_at: dict[str, float] = {}
         self._failures: dict[str, int] = {}
@@ -95,7 +100,12 @@ class Lane:
     @property
     def idle(self) -> bool:
         """Whether nothing is in flight, dirty or waiting to be retried."""
-        return not (self._in_flight or self._dirty or self._everything or self._retry_at)
+        return not (self.busy or self._retry_at)
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is in flight or looked at now, or is to be; what is to be retried later is not."""
+        return bool(self._passing or self._in_flight or self._dirty or self._everything)
 
     # -------------------------------------------------------------- the loop
 
@@ -130,6 +140,7 @@ class Lane:
             except ProxyUnavailable as exc:
                 await self._note_unreachable(str(exc))
                 self._everything = True
+                self.refusals += 1
                 # One probe for the whole proxy, so it need not grow rare: what the proxy lost meanwhile is repaired
                 # within `resync` of its return, as ever.
                 await self._clock.sleep(min(self._pause(self._outages), self._paces.resync))
@@ -150,6 +161,13 @@ class Lane:
                 continue
 
     async def _pass(self) -> None:
+        self._passing = True
+        try:
+            await self._pass_now()
+        finally:
+            self._passing = False
+
+    async def _pass_now(self) -> None:
         now = self._clock.monotonic()
         full = self._everything or now >= self._resync_at
         for name in [name for name, due in self._retry_at.items() if due <= now]:
@@ -179,6 +197,7 @@ class Lane:
             await self._note_drift(made, observed, self._finished.keys() | self._in_flight.keys())
             self._look_for_moves(observed)
         if state.roster.holding(self.name) is not None:
+            self.passes += full
             return
         stale = {name for name, tick in self._finished.items() if tick > seen.began}
         # Marked while a step of theirs is under way; those that are started below are looked at as they are now.
@@ -192,6 +211,7 @@ class Lane:
             elif name in keys or name not in self._retry_at:
                 self._start(action, seen, observed)
         self._again.update(_more_than_once(made.actions))
+        self.passes += full
 
     def _look_for_moves(self, observed: plan.Observed) -> None:
         """Ask where the listed workers are now, beside the loop: a provider that is slow holds up no step."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from rollbook.projections import gates
+from rollbook.projections.fold import State
 from rollbook.projections.gates import Gate, Held
 from rollbook.projections.listing import Seen
 from rollbook.projections.plan import Add, Observed, Remove, removable
@@ -55,25 +56,35 @@ class Urls:
         claim = self._claims.get(url)
         if claim is not None and self.owns(claim, action.worker):
             return _not_free(f"{url} belongs to {claim[0]}, whose life {claim[1]} is newer")
-        if url not in observed.urls:
-            return None
-        holder = observed.urls[url]
-        if holder is None:
-            return _not_free(f"{url} is listed by somebody else's entry")
-        whose = holder.worker
-        if self._projector.state.roster.began_after(whose, holder.incarnation, action.worker):
-            return _not_free(f"{url} belongs to {whose}, whose life {holder.incarnation} is newer")
-        if not removable(self._projector.state.ledger.look(self._served.name).registrations.get(whose, {}), holder):
-            return _not_free(f"{url} is listed for {whose}, and the proxy cannot remove it")
-        self._claims[url] = life
-        reason = f"its url belongs to {action.worker} now"
-        evict = Remove(whose, holder.incarnation, holder.entry, reason, unless_wanted=False, heir=life)
-        return _not_free(f"{url} is still listed for {whose}", evict)
+        found = in_the_way(self._projector.state, self._served.name, action, url, observed)
+        if found is not None and found[1] is not None:
+            self._claims[url] = life
+        return found
 
     def owns(self, life: tuple[str, int], name: str) -> bool:
         """Whether `life` belongs at this proxy and is newer than the current one of `name`."""
         unwanted = gates.unwanted(self._projector.state.roster, self._policy, self._served, *life)
         return unwanted is None and self._projector.state.roster.began_after(*life, name)
+
+
+def in_the_way(
+    state: State, proxy: str, action: Add, url: str, observed: Observed
+) -> tuple[Held, Remove | None] | None:
+    """The gate `address_free` by what is listed: None if `url` may be added; else as in `Urls.taken`."""
+    if url not in observed.urls:
+        return None
+    holder = observed.urls[url]
+    if holder is None:
+        return _not_free(f"{url} is listed by somebody else's entry")
+    whose = holder.worker
+    if state.roster.began_after(whose, holder.incarnation, action.worker):
+        return _not_free(f"{url} belongs to {whose}, whose life {holder.incarnation} is newer")
+    if not removable(state.ledger.look(proxy).registrations.get(whose, {}), holder):
+        return _not_free(f"{url} is listed for {whose}, and the proxy cannot remove it")
+    reason = f"its url belongs to {action.worker} now"
+    heir = (action.worker, action.incarnation)
+    evict = Remove(whose, holder.incarnation, holder.entry, reason, unless_wanted=False, heir=heir)
+    return _not_free(f"{url} is still listed for {whose}", evict)
 
 
 def _not_free(reason: str, evict: Remove | None = None) -> tuple[Held, Remove | None]:
