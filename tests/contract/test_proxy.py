@@ -12,6 +12,7 @@ from support.workers import HttpWorker, http_worker, http_workers, nobody_listen
 
 from rollbook.adapters.clock import SystemClock
 from rollbook.adapters.memory.proxy import MemoryProxy
+from rollbook.adapters.proxies.kinds import ProxyConfig
 from rollbook.adapters.proxies.sglang import SglangProxy
 from rollbook.projections.ports import Done, Entry, Failed, Pending, Target
 
@@ -51,7 +52,7 @@ class SglangBench:
     def __init__(self, router, stack: AsyncExitStack) -> None:
         self._router = router
         self._stack = stack
-        self.proxy = SglangProxy("router", router.url, FLEET)
+        self.proxy = SglangProxy(ProxyConfig(name="router", admin_url=router.url, fleet=FLEET))
 
     async def worker(self) -> str:
         worker: HttpWorker = await self._stack.enter_async_context(http_worker())
@@ -64,7 +65,7 @@ class SglangBench:
         return await self._stack.enter_async_context(nobody_listens())
 
     async def stranger(self, url: str) -> None:
-        other = SglangProxy("router", self._router.url, "other")
+        other = SglangProxy(ProxyConfig(name="router", admin_url=self._router.url, fleet="other"))
         try:
             await add(other, Target(worker="rollout-0-0", incarnation=1, url=url))
         finally:

@@ -11,12 +11,18 @@ from aiohttp import web
 from support.workers import never_answer, nobody_listens, tcp_server
 
 from rollbook.adapters.proxies import http
-from rollbook.adapters.proxies.sglang import MOST_ENTRIES, SglangProxy
+from rollbook.adapters.proxies.kinds import ProxyConfig
+from rollbook.adapters.proxies.sglang import SglangProxy
+from rollbook.adapters.proxies.workers_api import MOST_ENTRIES
 from rollbook.events.facts.base import MAX_INTEGER
 from rollbook.projections.ports import Done, Entry, Failed, Pending, ProxyUnavailable, Target
 
 TARGET = Target(worker="rollout-3-0", incarnation=8, url="http://10.0.0.1:8000")
 ENTRY = Entry(url=TARGET.url, handle="6f3f4a35-8e0a-4d75-8a43-0d0a8f1b8f8e")
+
+
+def sglang(url: str, key: str | None = None) -> SglangProxy:
+    return SglangProxy(ProxyConfig(name="router-a", admin_url=url, fleet="math-rl", api_key=key))
 
 
 @asynccontextmanager
@@ -28,7 +34,7 @@ async def answering(answer, *, key: str | None = None, path: str = ""):
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", 0).start()
-        proxy = SglangProxy("router-a", f"http://127.0.0.1:{runner.addresses[0][1]}{path}", "math-rl", key)
+        proxy = sglang(f"http://127.0.0.1:{runner.addresses[0][1]}{path}", key)
         try:
             yield proxy
         finally:
@@ -228,7 +234,7 @@ async def test_a_server_that_never_answers_is_bounded_by_the_caller():
     """Deadlines are the caller's: the call ends when it says, and not as an answer."""
 
     async with tcp_server(never_answer) as url:
-        proxy = SglangProxy("router-a", url, "math-rl")
+        proxy = sglang(url)
         try:
             for call in calls(proxy):
                 with pytest.raises(TimeoutError):
@@ -244,7 +250,7 @@ async def test_a_server_that_hangs_up_or_is_not_there_is_unavailable():
 
     async with tcp_server(hang_up) as abrupt, nobody_listens() as nowhere:
         for url, words in ((abrupt, "failed: "), (nowhere, "failed: connection refused$")):
-            proxy = SglangProxy("router-a", url, "math-rl")
+            proxy = sglang(url)
             for call in calls(proxy):
                 with pytest.raises(ProxyUnavailable, match=words):
                     await call
@@ -252,7 +258,7 @@ async def test_a_server_that_hangs_up_or_is_not_there_is_unavailable():
 
 
 async def test_a_closed_proxy_says_so():
-    proxy = SglangProxy("router-a", "http://127.0.0.1:1", "math-rl")
+    proxy = sglang("http://127.0.0.1:1")
     await proxy.close()
     await proxy.close()
     with pytest.raises(ProxyUnavailable, match="called after it was closed"):

@@ -11,6 +11,7 @@ from support.routers import running_router
 from support.until import until
 from support.workers import HttpWorker, http_worker, nobody_listens
 
+from rollbook.adapters.proxies.kinds import ProxyConfig
 from rollbook.adapters.proxies.sglang import SglangProxy
 from rollbook.projections.ports import Done, Entry, Failed, Pending, ProxyUnavailable, Target
 
@@ -28,9 +29,13 @@ def router(tmp_path_factory):
         yield router
 
 
+def sglang(router, key: str | None = None) -> SglangProxy:
+    return SglangProxy(ProxyConfig(name="router-a", admin_url=router.url, fleet=FLEET, api_key=key))
+
+
 @pytest.fixture
 async def proxy(router):
-    proxy = SglangProxy("router-a", router.url, FLEET)
+    proxy = sglang(router)
     try:
         for entry in await entries(proxy):
             await remove(proxy, entry)
@@ -103,7 +108,7 @@ async def test_two_adds_of_one_url_share_one_handle_and_one_wins(proxy):
 async def test_more_dead_workers_than_slots_hold_up_a_removal_and_its_repetition_harms_nobody(tmp_path):
     """Why adds are few at a time and a worker is asked before it is added. I3: a removal that waited is not late."""
     with running_router(tmp_path, flags=("--worker-startup-timeout-secs=600",)) as router:
-        proxy = SglangProxy("router-a", router.url, FLEET)
+        proxy = sglang(router)
         dead = [HttpWorker(f"late-{number}") for number in range(MORE_THAN_SLOTS)]
         try:
             async with http_worker() as worker:
@@ -135,7 +140,7 @@ async def test_more_dead_workers_than_slots_hold_up_a_removal_and_its_repetition
 async def test_a_worker_that_returns_is_used_at_once_after_remove_and_add(tmp_path):
     """With the default circuit breaker it stays out for most of a minute, listed as healthy all the time."""
     with running_router(tmp_path, flags=()) as router:
-        proxy = SglangProxy("router-a", router.url, FLEET)
+        proxy = sglang(router)
         try:
             async with http_worker() as worker, aiohttp.ClientSession() as session:
                 entry = await add(proxy, worker.url)
@@ -169,9 +174,9 @@ async def test_an_add_without_a_scheme_takes_over_the_labels_of_the_entry(proxy,
 
 async def test_an_api_key_is_asked_for_checked_and_never_shown(tmp_path, caplog):
     with running_router(tmp_path, f"--api-key={KEY}") as router:
-        keyless = SglangProxy("router-a", router.url, FLEET)
-        wrong = SglangProxy("router-a", router.url, FLEET, api_key=f"not-{KEY}")
-        right = SglangProxy("router-a", router.url, FLEET, api_key=KEY)
+        keyless = sglang(router)
+        wrong = sglang(router, f"not-{KEY}")
+        right = sglang(router, KEY)
         try:
             with pytest.raises(ProxyUnavailable, match="401 without a body: it asks for a key; set api_key"):
                 await keyless.list()

@@ -328,7 +328,7 @@ def test_init_overwrites_only_when_told(capsys, tmp_path):
 
 
 def test_init_writes_nothing_that_would_not_pass_check(capsys, tmp_path):
-    code, _, err = call(capsys, "init", "--proxy", "a=nginx@h:1")
+    code, _, err = call(capsys, "init", "--proxy", "a=nginx@h:1", "--proxy", "b=sglang@h:1")
     assert code == Exit.USAGE
     assert len(err.splitlines()) == 2
     assert not (tmp_path / "rollbook.toml").exists()

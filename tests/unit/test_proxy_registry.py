@@ -2,32 +2,47 @@
 
 import pytest
 
-from rollbook.adapters.proxies.registry import make_proxy
+from rollbook.adapters.proxies.kinds import ProxyConfig
+from rollbook.adapters.proxies.registry import BUILT_IN, UnusableKind, find_kind, kind_names
 from rollbook.adapters.proxies.urls import UnusableURL
 from rollbook.events import RollbookError
 
 
+def config(admin_url="http://127.0.0.1:1", **more):
+    return ProxyConfig(name="router-a", fleet="math", admin_url=admin_url, **more)
+
+
 def test_a_known_kind_is_made_without_connecting():
-    proxy = make_proxy("sglang", name="router-a", admin_url="http://127.0.0.1:1", fleet="math", api_key="hunter2")
+    proxy = find_kind("sglang").make(config(api_key="hunter2"))
     assert (proxy.name, proxy.kind) == ("router-a", "sglang")
     assert proxy.capabilities.tag
     assert proxy.capabilities.async_add
     assert "hunter2" not in repr(proxy)
 
 
-def test_an_unknown_kind_names_the_known_ones_and_the_nearest():
-    with pytest.raises(RollbookError, match="no kind 'sgl-lang', only sglang; did you mean 'sglang'"):
-        make_proxy("sgl-lang", name="a", admin_url="http://h", fleet="f")
-    with pytest.raises(RollbookError, match=r"no kind 'envoy', only sglang$"):
-        make_proxy("envoy", name="a", admin_url="http://h", fleet="f")
+def test_what_a_proxy_is_made_from_shows_no_secret():
+    made_from = config(api_key="hunter2", secrets={"worker_key": "hunter3"})
+    assert "hunter" not in f"{made_from!r} {made_from} {list(made_from.__rich_repr__())}"
+
+
+def test_an_unknown_kind_names_the_nearest_or_those_that_there_are():
+    with pytest.raises(UnusableKind, match="no kind 'sgl-lang'; did you mean 'sglang'"):
+        find_kind("sgl-lang")
+    with pytest.raises(UnusableKind, match=rf"no kind 'envoy'; known here: {', '.join(kind_names())}$"):
+        find_kind("envoy")
+
+
+def test_every_kind_goes_by_its_own_name():
+    assert all(find_kind(name).name == name for name in kind_names())
+    assert kind_names()[: len(BUILT_IN)] == [point.name for point in BUILT_IN]
 
 
 def test_an_admin_url_that_cannot_be_one_is_refused_at_once():
     with pytest.raises(UnusableURL, match="must begin with"):
-        make_proxy("sglang", name="a", admin_url="127.0.0.1:30000", fleet="f")
+        find_kind("sglang").make(config("127.0.0.1:30000"))
 
 
 def test_a_key_that_no_header_can_carry_is_refused_without_repeating_it():
     with pytest.raises(RollbookError, match="api_key") as caught:
-        make_proxy("sglang", name="a", admin_url="http://h", fleet="f", api_key="hunter2\nhunter3")
+        find_kind("sglang").make(config(api_key="hunter2\nhunter3"))
     assert "hunter" not in str(caught.value)

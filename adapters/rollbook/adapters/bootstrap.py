@@ -144,23 +144,6 @@ async def open_reader(fleet: str, connection: Connection) -> AsyncGenerator[Read
 
 
 @contextlib.asynccontextmanager
-async def open_proxies(
-    settings: Settings, *, environ: Mapping[str, str], base: Path
-) -> AsyncGenerator[dict[str, Proxy]]:
-    """The configured proxies by name; nothing is connected until the first call."""
-    from rollbook.adapters.proxies.registry import make_proxy
-
-    async with contextlib.AsyncExitStack() as stack:
-        proxies: dict[str, Proxy] = {}
-        for proxy in settings.proxies:
-            key = None if proxy.api_key is None else read_secret(proxy.api_key, environ=environ, base=base)
-            made = make_proxy(proxy.kind, name=proxy.name, admin_url=proxy.admin_url, fleet=settings.fleet, api_key=key)
-            stack.push_async_callback(made.close)
-            proxies[proxy.name] = made
-        yield proxies
-
-
-@contextlib.asynccontextmanager
 async def open_readiness() -> AsyncGenerator[Readiness]:
     """The prober of workers."""
     from rollbook.adapters.proxies.readiness import HttpReadiness
@@ -219,6 +202,8 @@ async def build(
     `provider` stands in for the configured one where the caller has it already. Raises `RollbookError` for whatever is
     missing, refused or misconfigured; nothing is left running then.
     """
+    from rollbook.adapters.proxies.opening import open_proxies
+
     clock, ids = SystemClock(), UuidV7()
     async with contextlib.AsyncExitStack() as stack:
         if provider is None:

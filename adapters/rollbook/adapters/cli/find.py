@@ -29,10 +29,11 @@ async def find_routers(ports: Sequence[int]) -> list[ProxyChoice]:
 
 
 async def _is_sglang(url: str) -> bool:
-    from rollbook.adapters.proxies.registry import make_proxy
+    from rollbook.adapters.proxies.kinds import ProxyConfig
+    from rollbook.adapters.proxies.sglang import SglangProxy
     from rollbook.projections.ports import ProxyUnavailable
 
-    router = make_proxy("sglang", name="candidate", admin_url=url, fleet="unknown")
+    router = SglangProxy(ProxyConfig(name="candidate", admin_url=url, fleet="unknown"))
     try:
         async with asyncio.timeout(_SECONDS):
             await router.list()

@@ -61,7 +61,8 @@ def status(*, config: ConfigFile = None, json: Json = False) -> Exit:
 
 
 async def _take(config: Config) -> FleetStatus:
-    from rollbook.adapters.bootstrap import nats_connection, open_provider, open_proxies, open_reader, open_readiness
+    from rollbook.adapters.bootstrap import nats_connection, open_provider, open_reader, open_readiness
+    from rollbook.adapters.proxies.opening import open_proxies
     from rollbook.projections.admission import Admission
     from rollbook.projections.catchup import state_now
     from rollbook.projections.status import Look

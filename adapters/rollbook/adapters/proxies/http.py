@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
+from rollbook.adapters.proxies.kinds import ProxyConfig
 from rollbook.adapters.proxies.urls import canonical_url
 from rollbook.events import RollbookError
 from rollbook.projections.ports import ProxyUnavailable
@@ -63,20 +64,22 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
 
 
 class AdminHttp:
-    """Calls to one proxy's admin API. Made anywhere; the connection is made by the first call.
+    """Calls to one proxy's admin API, below the path of its `admin_url`. The first call makes the connection.
 
     The key is sent as a bearer token with every call and shown by nothing: not `repr`, not an error, not a log line.
     Redirects are not followed, since they would carry the key to wherever they point.
     """
 
-    def __init__(self, proxy: str, admin_url: str, api_key: str | None = None) -> None:
-        if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
+    def __init__(self, config: ProxyConfig) -> None:
+        key = config.api_key
+        if key is not None and not (key.isascii() and key.isprintable()):
             raise RollbookError(
-                f"{proxy}: api_key holds characters that no HTTP header can carry; a line break inside?"
+                f"{config.name}: api_key holds characters that no HTTP header can carry; a line break inside?"
             )
-        self._proxy = proxy
-        self._base = canonical_url(admin_url)
-        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
+        self._proxy = config.name
+        self._base = canonical_url(config.admin_url)
+        self._headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        self._tls = config.tls
         self._session: ClientSession | None = None
         self._closed = False
 
@@ -122,6 +125,7 @@ class AdminHttp:
             self._session = aiohttp.ClientSession(
                 headers=self._headers,
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+                connector=aiohttp.TCPConnector(ssl=True if self._tls is None else self._tls),
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session

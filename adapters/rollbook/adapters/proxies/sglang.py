@@ -13,10 +13,11 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
-import structlog
 
 from rollbook.adapters.proxies.http import AdminHttp, Reply
-from rollbook.adapters.proxies.urls import UnusableURL, canonical_url
+from rollbook.adapters.proxies.kinds import ProxyConfig, ProxyKind
+from rollbook.adapters.proxies.urls import canonical_url
+from rollbook.adapters.proxies.workers_api import Refusal, WorkersReader, listed_url, refused
 from rollbook.events import InvalidName, validate_name
 from rollbook.projections.ports import (
     Answer,
@@ -27,9 +28,8 @@ from rollbook.projections.ports import (
     Listing,
     Pending,
     Target,
+    Unsupported,
 )
-
-KIND: Final = "sglang"
 
 FLEET_LABEL: Final = "rollbook.fleet"
 WORKER_LABEL: Final = "rollbook.worker"
@@ -41,16 +41,7 @@ _CAPABILITIES: Final = Capabilities(
 _INCARNATION: Final = re.compile(r"[1-9][0-9]{0,15}")
 """As many digits as the largest has: with fewer, an entry of ours would be nobody's, and outlive its worker."""
 
-MOST_ENTRIES: Final = 50_000
-"""Bound on a listing: reading that many holds up the loop, and so every other lane and the lease, by 0.4 s."""
-
 _OTHER_API: Final = "this is not the sglang-router 0.3 API; is admin_url right, and the router not older?"
-
-_log = structlog.get_logger(__name__)
-
-
-class _Workers(msgspec.Struct):
-    workers: list[msgspec.Raw]
 
 
 class _Worker(msgspec.Struct):
@@ -64,13 +55,6 @@ class _Worker(msgspec.Struct):
 
 class _Accepted(msgspec.Struct):
     worker_id: str
-
-
-class _Refusal(msgspec.Struct):
-    """The router's own way to say no; a proxy in front of it or another program says it differently."""
-
-    error: str
-    code: str
 
 
 class _Job(msgspec.Struct):
@@ -87,13 +71,13 @@ class _WorkerState(msgspec.Struct):
 
 
 class SglangProxy:
-    """One sglang-router. `fleet` is written into every entry, and names whose entries these are."""
+    """One sglang-router. The fleet is written into every entry, and names whose entries these are."""
 
-    def __init__(self, name: str, admin_url: str, fleet: str, api_key: str | None = None) -> None:
-        self._name = name
-        self._fleet = fleet
-        self._http = AdminHttp(name, admin_url, api_key)
-        self._unreadable = 0
+    def __init__(self, config: ProxyConfig) -> None:
+        self._name = config.name
+        self._fleet = config.fleet
+        self._http = AdminHttp(config)
+        self._reader = WorkersReader(config.name)
 
     def __repr__(self) -> str:
         return f"SglangProxy({self._name!r}, {self._http!r}, fleet={self._fleet!r})"
@@ -106,7 +90,7 @@ class SglangProxy:
     @property
     def kind(self) -> str:
         """`sglang`."""
-        return KIND
+        return KIND.name
 
     @property
     def capabilities(self) -> Capabilities:
@@ -122,40 +106,31 @@ class SglangProxy:
         reply = await self._http.call("GET", "/workers")
         if reply.status == HTTPStatus.NOT_FOUND:
             raise reply.unusable(_OTHER_API)
-        if reply.status != HTTPStatus.OK:
-            raise reply.unusable()
-        workers = reply.decode(_Workers).workers
-        if len(workers) > MOST_ENTRIES:
-            raise reply.unusable(f"it lists {len(workers)} workers, {MOST_ENTRIES} can be read; is admin_url right?")
-        entries: list[Entry] = []
-        unreadable = 0
-        for raw in workers:
-            try:
-                entries.append(_entry(msgspec.json.decode(raw, type=_Worker)))
-            except msgspec.DecodeError:
-                unreadable += 1
-        if unreadable != self._unreadable:
-            self._unreadable = unreadable
-            _log.warning("proxy.listing.unreadable_entries", proxy=self._name, entries=unreadable)
-        return Listing(tuple(entries))
+        return Listing(self._reader.entries(reply, _Worker, _entry))
 
     async def add(self, target: Target) -> Answer:
         """Queue an add with our labels. `Pending` holds the uuid that the router gave to the URL."""
-        reply = await self._http.call(
-            "POST",
-            "/workers",
-            {
-                "url": target.url,
-                "labels": {
-                    FLEET_LABEL: self._fleet,
-                    WORKER_LABEL: target.worker,
-                    INCARNATION_LABEL: str(target.incarnation),
-                },
+        body: dict[str, Any] = {
+            "url": target.url,
+            "worker_type": target.role,
+            "labels": {
+                FLEET_LABEL: self._fleet,
+                WORKER_LABEL: target.worker,
+                INCARNATION_LABEL: str(target.incarnation),
             },
-        )
+        }
+        if target.bootstrap_port is not None:
+            body["bootstrap_port"] = target.bootstrap_port
+        if target.model is not None:
+            body["model_id"] = target.model
+        reply = await self._http.call("POST", "/workers", body)
         if reply.status == HTTPStatus.ACCEPTED:
             return Pending(reply.decode(_Accepted).worker_id)
         return _refused(reply)
+
+    async def drain(self, entry: Entry) -> Answer:
+        """Not offered: requests in flight finish after a removal anyway."""
+        return Unsupported("sglang-router has no draining; a removed worker finishes what it is working on")
 
     async def remove(self, entry: Entry) -> Answer:
         """Queue a removal by uuid. A uuid that the router does not know is not there: `Done`, as far as it can say."""
@@ -194,14 +169,10 @@ def _path(handle: str) -> str:
 
 
 def _entry(worker: _Worker) -> Entry:
-    try:
-        url = canonical_url(worker.url)
-    except UnusableURL:
-        url = worker.url  # somebody else's; listed as it is, so that it is seen and can be removed
     labels: dict[str, Any] = worker.metadata if isinstance(worker.metadata, dict) else {}
     incarnation = labels.get(INCARNATION_LABEL)
     return Entry(
-        url=url,
+        url=listed_url(worker.url),
         handle=worker.id,
         fleet=_named("fleet", labels.get(FLEET_LABEL)),
         worker=_named("worker", labels.get(WORKER_LABEL)),
@@ -223,7 +194,7 @@ def _named(kind: str, label: Any) -> str | None:
 def _unknown(reply: Reply) -> bool:
     if reply.status != HTTPStatus.NOT_FOUND:
         return False
-    refusal = reply.read(_Refusal)
+    refusal = reply.read(Refusal)
     if refusal is None or refusal.code != "WORKER_NOT_FOUND":
         raise reply.unusable(_OTHER_API)
     return True
@@ -231,7 +202,7 @@ def _unknown(reply: Reply) -> bool:
 
 def _refused(reply: Reply) -> Failed:
     """A refusal in the router's own words, or `ProxyUnavailable` if those are not its words."""
-    refusal = reply.read(_Refusal)
-    if refusal is not None:
-        return Failed(refusal.error)
-    raise reply.unusable(_OTHER_API if reply.status == HTTPStatus.NOT_FOUND else "is admin_url right?")
+    return refused(reply, _OTHER_API if reply.status == HTTPStatus.NOT_FOUND else "is admin_url right?")
+
+
+KIND: Final = ProxyKind(name="sglang", make=SglangProxy, roles=True, bootstrap=True)

@@ -4,6 +4,7 @@ Belongs here: what can be configured, how it is found, read, checked and explain
 it; and nothing is read when the package is imported. `load` is called once, by whoever puts a program together.
 """
 
+from rollbook.adapters.secret_ref import SecretRef
 from rollbook.adapters.settings.checks import refuse_unreachable_log
 from rollbook.adapters.settings.errors import ConfigError
 from rollbook.adapters.settings.load import FILE_NAME, Client, Config, load, load_client, read_secret
@@ -13,7 +14,6 @@ from rollbook.adapters.settings.model import (
     NatsSettings,
     ProxySettings,
     RayProvider,
-    SecretRef,
     Settings,
     StaticProvider,
 )

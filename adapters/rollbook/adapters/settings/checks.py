@@ -6,26 +6,28 @@ over what failed its own check, so that one typo is not reported twice.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import string
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from rollbook.adapters.proxies.kinds import ProxyKind
+from rollbook.adapters.proxies.registry import UnusableKind, find_kind
 from rollbook.adapters.proxies.urls import UnusableURL, canonical_url
+from rollbook.adapters.secret_ref import SecretRef
 from rollbook.adapters.settings.errors import ConfigError
 from rollbook.adapters.settings.model import (
     ClientSettings,
     NatsSettings,
     ProxySettings,
     RayProvider,
-    SecretRef,
     Settings,
     StaticProvider,
     parse_host_and_port,
 )
+from rollbook.adapters.spelling import nearest
 from rollbook.events import InvalidName, parse_worker, validate_name
 from rollbook.projections.policy import PoolPolicy, ReconcilePolicy
 
@@ -37,24 +39,10 @@ _NATS_SCHEMES: Final = ("nats", "tls", "ws", "wss")
 _HTTP_SCHEMES: Final = ("http", "https")
 _WORKER_SCHEMES: Final = ("http", "https", "grpc")
 
+_SOCKET: Final = re.compile(r"unix:///[^\s?#@]*[^\s?#@/]")
+
 _SEED: Final = re.compile(r"S[A-Z][A-Z2-7]{50,}")
 """What an nkey seed looks like."""
-
-
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that `word` was probably meant to be, or None."""
-    spellings = {one.lower(): one for one in known}
-    found = difflib.get_close_matches(word.lower(), spellings, n=1, cutoff=0.6)
-    return spellings[found[0]] if found else None
-
-
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """`did you mean 'x'?`, or the list of what is known."""
-    words = list(known)
-    near = nearest(word, words)
-    if near is not None:
-        return f"did you mean {near!r}?"
-    return f"known here: {', '.join(words)}" if words else "nothing is known here"
 
 
 def url_problem(url: str, schemes: tuple[str, ...], example: str) -> str | None:
@@ -102,7 +90,28 @@ def _secret_file(value: str) -> str | None:
     return _not_empty(value)
 
 
-def _admin_url(value: str) -> str | None:
+def _kind(value: str) -> str | None:
+    try:
+        find_kind(value)
+    except UnusableKind as exc:
+        return str(exc)
+    return None
+
+
+def admin_url_problem(kind: ProxyKind, url: str) -> str | None:
+    """What keeps `url` from being where a proxy of that kind has its admin API."""
+    if "unix" in kind.schemes and url.startswith("unix:"):
+        return None if _SOCKET.fullmatch(url) else "a socket is written unix:///path/of/it"
+    problem = url_problem(url, kind.schemes, kind.example)
+    if problem is not None:
+        return problem
+    parts = urlsplit(url)
+    if parts.scheme in _HTTP_SCHEMES:
+        return _not_canonical(url)
+    return None if parts.port and not parts.path else f"{url[:80]!r} is not a host and a port; write tcp://host:port"
+
+
+def _data_url(value: str) -> str | None:
     return url_problem(value, _HTTP_SCHEMES, "http://host:port") or _not_canonical(value)
 
 
@@ -163,6 +172,10 @@ def _not_empty(value: str) -> str | None:
     return None if value.strip() else "is empty"
 
 
+def _part(value: float) -> str | None:
+    return None if 0 <= value <= 1 else f"{value} is not usable; write a number from 0 to 1"
+
+
 def _pace(value: float) -> str | None:
     return None if value > 0 and math.isfinite(value) else f"{value} is not usable; write a number above 0"
 
@@ -182,9 +195,18 @@ FIELD_CHECKS: Final[dict[tuple[type, str], Check]] = {
     (RayProvider, "address"): _not_empty,
     (PoolPolicy, "url"): _url_template,
     (PoolPolicy, "ready_path"): _ready_path,
+    (PoolPolicy, "bootstrap"): _address_name,
+    (PoolPolicy, "model"): _not_empty,
     (ProxySettings, "name"): _name("proxy"),
-    (ProxySettings, "admin_url"): _admin_url,
+    (ProxySettings, "kind"): _kind,
     (ProxySettings, "pools"): _pools,
+    (ProxySettings, "ca"): _not_empty,
+    (ProxySettings, "certificate"): _not_empty,
+    (ProxySettings, "certificate_key"): _not_empty,
+    (ProxySettings, "data_url"): _data_url,
+    (ProxySettings, "call_deadline"): _pace,
+    (ProxySettings, "drain_deadline"): _pace,
+    (ProxySettings, "removal_budget"): _part,
     **{(ReconcilePolicy, field): _pace for field in ReconcilePolicy.__struct_fields__},
 }
 """For the value of a field, after its type is known to be right."""
@@ -201,7 +223,6 @@ EXAMPLES: Final[dict[tuple[type, str], str]] = {
     (Settings, "provider"): '[provider] with kind = "ray" or kind = "static"',
     (ProxySettings, "name"): 'name = "router-a"',
     (ProxySettings, "kind"): 'kind = "sglang"',
-    (ProxySettings, "admin_url"): 'admin_url = "http://host:port"; it has no default',
     (ProxySettings, "pools"): 'pools = ["rollout"]',
 }
 """What to write for a key that is missing."""
@@ -244,15 +265,35 @@ def _check_static(provider: dict[str, Any]) -> Iterator[Problem]:
 
 def _check_proxies(proxies: list[dict[str, Any]]) -> Iterator[Problem]:
     names: dict[str, int] = {}
-    urls: dict[str, int] = {}
+    places: dict[str, int] = {}
     for index, proxy in enumerate(proxies):
+        here = ("proxies", index)
         if (name := proxy.get("name")) is not None and names.setdefault(name, index) != index:
-            yield ("proxies", index, "name"), f"{name!r} is the name of proxies[{names[name]}] already; choose another"
-        if (url := proxy.get("admin_url")) is not None and urls.setdefault(canonical_url(url), index) != index:
-            yield (
-                ("proxies", index, "admin_url"),
-                f"is the router of proxies[{urls[canonical_url(url)]}] already; one table with all its pools is enough",
-            )
+            yield (*here, "name"), f"{name!r} is the name of proxies[{names[name]}] already; choose another"
+        url = proxy.get("admin_url")
+        if url is not None and proxy.get("kind") is not None:
+            # With other options it can be another part of the same router: another model, another backend.
+            place = repr((_same(url), sorted((proxy.get("options") or {}).items())))
+            if places.setdefault(place, index) != index:
+                yield (
+                    (*here, "admin_url"),
+                    f"is the router of proxies[{places[place]}] already; one table with all its pools is enough",
+                )
+        yield from _check_tls(here, proxy)
+
+
+def _same(url: str) -> str:
+    return canonical_url(url) if urlsplit(url).scheme in _HTTP_SCHEMES else url
+
+
+def _check_tls(here: tuple[str | int, ...], proxy: dict[str, Any]) -> Iterator[Problem]:
+    if "certificate_key" in proxy and "certificate" not in proxy:
+        yield (*here, "certificate_key"), "is given without certificate"
+    urls = [url for key in ("admin_url", "data_url") if (url := proxy.get(key)) is not None]
+    if urls and not any(url.lower().startswith("https:") for url in urls):
+        for key in ("ca", "certificate"):
+            if key in proxy:
+                yield (*here, key), "has no meaning without https:// in admin_url or data_url"
 
 
 def _check_pools(proxies: list[dict[str, Any]], pools: dict[str, Any]) -> Iterator[Problem]:
@@ -264,6 +305,7 @@ def _check_pools(proxies: list[dict[str, Any]], pools: dict[str, Any]) -> Iterat
                     ("proxies", index, "pools"),
                     f"{pool!r} is not declared; {f'did you mean {near!r}?' if near else f'add [pools.{pool}]'}",
                 )
+    yield from _check_roles(proxies, pools)
     if any(proxy.get("pools") is None for proxy in proxies):
         return  # which pools that proxy serves is not known; its own problem is reported
     served = {pool for proxy in proxies for pool in proxy["pools"]}
@@ -274,6 +316,27 @@ def _check_pools(proxies: list[dict[str, Any]], pools: dict[str, Any]) -> Iterat
                 ("pools", name),
                 "requires a proxy and none serves it; name it in a proxy or set requires_proxy = false",
             )
+
+
+def _check_roles(proxies: list[dict[str, Any]], pools: dict[str, Any]) -> Iterator[Problem]:
+    for name, pool in pools.items():
+        role = (pool or {}).get("role") or PoolPolicy().role
+        if "bootstrap" in (pool or {}) and role != "prefill":
+            yield ("pools", name, "bootstrap"), 'has a meaning for role = "prefill" only'
+        if role == PoolPolicy().role:
+            continue
+        for proxy in proxies:
+            if proxy.get("kind") is None or name not in (proxy.get("pools") or ()):
+                continue
+            kind = find_kind(proxy["kind"])
+            if not kind.roles:
+                yield (
+                    ("pools", name, "role"),
+                    f"{role!r} cannot be told to a proxy of kind {kind.name!r}, which serves it",
+                )
+            elif kind.bootstrap and role == "prefill" and "bootstrap" not in pool:
+                needed = f"is missing: proxies of kind {kind.name!r} must be told where decode workers fetch from"
+                yield ("pools", name, "bootstrap"), f"{needed}; name the worker's address that has that port"
 
 
 def refuse_unreachable_log(settings: Settings, ray_nodes: int) -> None:

@@ -14,6 +14,9 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 from msgspec import inspect
 
+from rollbook.adapters.proxies.kinds import ProxyKind
+from rollbook.adapters.proxies.registry import UnusableKind, find_kind
+from rollbook.adapters.secret_ref import SecretRef
 from rollbook.adapters.settings.checks import (
     EXAMPLES,
     FIELD_CHECKS,
@@ -21,10 +24,11 @@ from rollbook.adapters.settings.checks import (
     LEAF_CHECKS,
     Check,
     Problem,
+    admin_url_problem,
     check_together,
-    suggestion,
 )
-from rollbook.adapters.settings.model import SecretRef
+from rollbook.adapters.settings.model import ProxySettings
+from rollbook.adapters.spelling import suggestion
 
 _T = TypeVar("_T")
 Path = tuple[str | int, ...]
@@ -53,15 +57,59 @@ def format_path(path: Path) -> str:
 def decode(tree: Mapping[str, Any], into: type[_T], *, where: str) -> tuple[_T | None, list[str]]:
     """Convert `tree` to `into`; or None and all problems, each one line: `where` or a variable's name, key, what."""
     walk = _Walk()
-    info = inspect.type_info(into)
-    if not isinstance(info, inspect.StructType):
-        msg = f"{into} is not a struct"
-        raise TypeError(msg)
-    good = walk.struct(info, tree, ())
+    good = walk.struct(struct_info(into), tree, ())
     walk.problems.extend(check_together(good or {}))
     if walk.problems:
         return None, [_line(walk.variables, path, problem, where) for path, problem in walk.problems]
     return msgspec.convert(good, into), []
+
+
+def struct_info(struct: type) -> inspect.StructType:
+    """What msgspec knows of a struct. Raises `TypeError` for another type."""
+    info = inspect.type_info(struct)
+    if not isinstance(info, inspect.StructType):
+        msg = f"{struct} is not a struct"
+        raise TypeError(msg)
+    return info
+
+
+def kind_of(proxy: Mapping[str, Any]) -> ProxyKind | None:
+    """The kind that an entry of `[[proxies]]` names, or None for one that is not known."""
+    kind = proxy.get("kind")
+    name = kind.text if isinstance(kind, FromVariable) else kind
+    if not isinstance(name, str):
+        return None
+    try:
+        return find_kind(name)
+    except UnusableKind:
+        return None
+
+
+def fields_of(info: inspect.StructType, value: Mapping[str, Any]) -> tuple[inspect.Field, ...]:
+    """The fields of a struct, where `value` stands for one; the options of a proxy are the struct that its kind has."""
+    kind = kind_of(value) if info.cls is ProxySettings else None
+    if kind is None:
+        return info.fields
+    options = struct_info(kind.options)
+    required = any(field.required for field in options.fields)
+    return tuple(
+        inspect.Field(name=field.name, encode_name=field.encode_name, type=options, required=required)
+        if field.name == "options"
+        else field
+        for field in info.fields
+    )
+
+
+def _example(info: inspect.StructType, field: inspect.Field, value: Mapping[str, Any]) -> str:
+    """What to write for a key that is missing."""
+    if info.cls is ProxySettings and field.name == "admin_url":
+        kind = kind_of(value)
+        return f'admin_url = "{kind.example if kind else "http://host:port"}"; it has no default'
+    if isinstance(field.type, inspect.StructType) and info.cls is ProxySettings:
+        needed = ", ".join(option.encode_name for option in field.type.fields if option.required)
+        return f"[proxies.options] with {needed}"
+    example = EXAMPLES.get((info.cls, field.encode_name))
+    return example or f"{field.encode_name} = ..., {expected(without_none(field.type))}"
 
 
 def _line(variables: Mapping[Path, str], path: Path, problem: str, where: str) -> str:
@@ -82,28 +130,54 @@ class _Walk:
 
     def struct(self, info: inspect.StructType, value: Any, path: Path) -> dict[str, Any] | None:
         if not isinstance(value, Mapping):
-            if info.cls is SecretRef:
-                self.problems.append((path, _IN_CLEAR if isinstance(value, str) else _REFERENCE))
-            else:
-                self.problems.append((path, f"{describe(value)} where {expected(info)} is needed"))
+            self.problems.append((path, f"{describe(value)} where {expected(info)} is needed"))
             return None
+        before = len(self.problems)
         good: dict[str, Any] = {}
         tag = info.tag_field
         if tag is not None:
             good[tag] = info.tag
-        known = [*([tag] if tag is not None else []), *(field.encode_name for field in info.fields)]
+        fields = fields_of(info, value)
+        known = [*([tag] if tag is not None else []), *(field.encode_name for field in fields)]
         for key in value:
             if key not in known:
                 self.problems.append(((*path, key), f"unknown key; {suggestion(key, known)}"))
-        for field in info.fields:
+        for field in fields:
             here = (*path, field.encode_name)
             if field.encode_name in value:
                 good[field.encode_name] = self.field(info.cls, field, value[field.encode_name], here)
             elif field.required:
-                self.problems.append((here, f"is missing; write {EXAMPLES[info.cls, field.encode_name]}"))
-        if info.cls is SecretRef and sum(key in value for key in ("env", "file")) != 1:
+                self.problems.append((here, f"is missing; write {_example(info, field, value)}"))
+        if info.cls is ProxySettings:
+            self.admin_url(good, path)
+        elif len(self.problems) == before and hasattr(info.cls, "__post_init__"):
+            self.whole(info, good, path)
+        return good
+
+    def secret(self, info: inspect.StructType, value: Any, path: Path) -> dict[str, Any] | None:
+        """A reference to a secret. Whatever else stands there may be the secret itself, and is not repeated."""
+        if not isinstance(value, Mapping):
+            self.problems.append((path, _IN_CLEAR if isinstance(value, str) else _REFERENCE))
+            return None
+        good = self.struct(info, value, path)
+        if sum(key in value for key in ("env", "file")) != 1:
             self.problems.append((path, _REFERENCE))
         return good
+
+    def admin_url(self, good: dict[str, Any], path: Path) -> None:
+        """Where a proxy's admin API can be: that depends on its kind."""
+        kind, url = kind_of(good), good.get("admin_url")
+        problem = None if kind is None or url is None else admin_url_problem(kind, url)
+        if problem is not None:
+            self.problems.append(((*path, "admin_url"), problem))
+            good["admin_url"] = None
+
+    def whole(self, info: inspect.StructType, good: dict[str, Any], path: Path) -> None:
+        """What a struct itself has against its values together: options of a kind may."""
+        try:
+            msgspec.convert(good, info.cls)
+        except msgspec.ValidationError as exc:
+            self.problems.append((path, str(exc).partition(" - at `")[0]))
 
     def field(self, owner: type, field: inspect.Field, value: Any, path: Path) -> Any:
         """The good part of one field's value, or None."""
@@ -143,6 +217,8 @@ class _Walk:
     def value(self, kind: inspect.Type, value: Any, path: Path) -> Any:
         """The good part of a value that is no table of free names, or None."""
         match kind:
+            case inspect.StructType(cls=cls) if cls is SecretRef:
+                return self.secret(kind, value, path)
             case inspect.StructType():
                 return self.struct(kind, value, path)
             case inspect.UnionType():
@@ -203,6 +279,7 @@ _PYTHON_TYPES: Final[dict[type[inspect.Type], Any]] = {
     inspect.IntType: int,
     inspect.FloatType: float,
     inspect.VarTupleType: list[str],
+    inspect.AnyType: Any,
 }
 
 _TOML_NAMES: Final[dict[type[inspect.Type], str]] = {

@@ -21,9 +21,9 @@ from typing import Any, Final
 
 from msgspec import inspect
 
-from rollbook.adapters.settings.checks import nearest
-from rollbook.adapters.settings.decode import FromVariable, Path
-from rollbook.adapters.settings.model import SecretRef
+from rollbook.adapters.secret_ref import SecretRef
+from rollbook.adapters.settings.decode import FromVariable, Path, fields_of
+from rollbook.adapters.spelling import nearest
 
 PREFIX: Final = "ROLLBOOK_"
 
@@ -38,7 +38,7 @@ def override(
     result = copy.deepcopy(dict(tree))
     given = {name for name in environ if name.startswith(PREFIX) and name not in OTHER_VARIABLES}
     _put(result, variables(into, result), given, environ)
-    known = variables(into, result)  # the provider's kind, now set, decides which keys there are
+    known = variables(into, result)  # the provider's and the proxies' kinds, now set, decide which keys there are
     _put(result, known, given, environ)
     problems = [
         f"{name}: stands for two keys; choose names that differ in more than '-' and '_'"
@@ -80,7 +80,7 @@ def _keys(
         case inspect.StructType() if kind.cls is SecretRef:
             yield words, path, True
         case inspect.StructType():
-            for field in kind.fields:
+            for field in fields_of(kind, _table(value)):
                 key = field.encode_name
                 yield from _keys(field.type, _table(value).get(key), (*words, key), (*path, key))
         case inspect.DictType():

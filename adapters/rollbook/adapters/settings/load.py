@@ -9,10 +9,11 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from rollbook.adapters.secret_ref import SecretRef
 from rollbook.adapters.settings.decode import decode
 from rollbook.adapters.settings.environment import override
 from rollbook.adapters.settings.errors import ConfigError
-from rollbook.adapters.settings.model import ClientSettings, SecretRef, Settings
+from rollbook.adapters.settings.model import ClientSettings, Settings
 
 _T = TypeVar("_T")
 FILE_NAME: Final = "rollbook.toml"

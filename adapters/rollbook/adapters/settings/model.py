@@ -6,21 +6,14 @@ from them. There is no default address of any proxy: a wrong one would write to 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
+from rollbook.adapters.proxies.registry import find_kind
+from rollbook.adapters.secret_ref import SecretRef
 from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy, ReconcilePolicy
 from rollbook.projections.ports import HostAndPort
-
-
-class SecretRef(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a secret is. Exactly one of the two; the secret itself never stands in the file."""
-
-    env: str | None = None
-    """Name of the environment variable that holds it."""
-    file: str | None = None
-    """File that holds it, beside the configuration if the path is relative. Line breaks at its end are dropped."""
 
 
 class NatsSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,14 +71,42 @@ class ProxySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     """Names it in the log, in `status` and in metrics; letters, digits, `_` and `-`. A new name is a new proxy."""
-    kind: Literal["sglang"]
-    """Which admin API it has."""
+    kind: str
+    """Which admin API it has: see [proxies](proxies/index.md). Other packages can add kinds."""
     admin_url: str
-    """Where its admin API is, without credentials. There is no default."""
+    """Where its admin API is, without credentials: `http://`, `https://`, or what its kind has instead. A path is put
+    before every path of the API, for a router behind another proxy. There is no default."""
     pools: tuple[str, ...]
     """The pools that it serves, each declared as `[pools.<name>]`."""
     api_key: SecretRef | None = None
-    """The key that its admin API asks for. None by default."""
+    """The key that its admin API asks for, sent as a bearer token. None by default."""
+    ca: str | None = None
+    """PEM file of the authority that signed the certificate of `admin_url` and `data_url`. Relative paths start beside
+    the configuration. By default the machine's authorities are trusted."""
+    certificate: str | None = None
+    """PEM file of the certificate that Rollbook shows where the router asks for one; it may hold the key too."""
+    certificate_key: str | None = None
+    """PEM file of that certificate's private key, not encrypted, if it is not in the same file."""
+    data_url: str | None = None
+    """Where clients send their requests; only `verify` does. By default `admin_url`, for the kinds whose clients send
+    them there."""
+    call_deadline: float | None = None
+    """Seconds for one admin call to this proxy. By default `reconcile.call_deadline`."""
+    exclusive: bool = False
+    """Whether entries that Rollbook did not make are removed. By default they are reported and left alone."""
+    removal_budget: float = 0.5
+    """The part, from 0 to 1, of the largest listing of the last minute that may be removed on inferred evidence alone;
+    beyond it every worker is asked itself, and those that answer stay. Half by default: a blind observer can then empty
+    no router."""
+    drain_deadline: float = 30.0
+    """Seconds that running requests get before a planned removal, at proxies that can drain."""
+    options: dict[str, Any] = {}
+    """`[proxies.options]`, what only its kind knows; checked as strictly as every other key."""
+
+    @property
+    def requests_url(self) -> str | None:
+        """Where clients send their requests, as far as it is known."""
+        return self.data_url or (self.admin_url if find_kind(self.kind).serves_clients else None)
 
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +144,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 name: msgspec.structs.replace(pool, ready_path=pool.ready_path or None)
                 for name, pool in self.pools.items()
             },
-            proxies={proxy.name: ProxyPolicy(name=proxy.name, pools=proxy.pools) for proxy in self.proxies},
+            proxies={
+                proxy.name: ProxyPolicy(
+                    name=proxy.name,
+                    pools=proxy.pools,
+                    exclusive=proxy.exclusive,
+                    removal_budget=proxy.removal_budget,
+                    drain_deadline=proxy.drain_deadline,
+                    call_deadline=proxy.call_deadline,
+                )
+                for proxy in self.proxies
+            },
             reconcile=self.reconcile,
         )
 

@@ -13,13 +13,14 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
+from rollbook.adapters.proxies.registry import BUILT_IN, find_kind
+from rollbook.adapters.secret_ref import SecretRef
 from rollbook.adapters.settings.decode import expected, without_none
 from rollbook.adapters.settings.model import (
     LogSettings,
     NatsSettings,
     ProxySettings,
     RayProvider,
-    SecretRef,
     Settings,
     StaticProvider,
 )
@@ -32,6 +33,11 @@ _SECTIONS: Final[tuple[tuple[str, type[msgspec.Struct]], ...]] = (
     ('`[provider]` with `kind = "static"`', StaticProvider),
     ("`[pools.<name>]`", PoolPolicy),
     ("`[[proxies]]`", ProxySettings),
+    *(
+        (f'`[proxies.options]` with `kind = "{kind.name}"`', kind.options)
+        for kind in (find_kind(point.name) for point in BUILT_IN)
+        if kind.options.__struct_fields__
+    ),
     ("`[reconcile]`", ReconcilePolicy),
     ("`[logs]`", LogSettings),
     ("A secret", SecretRef),
