@@ -1,0 +1,78 @@
+"""What routers with a `/workers` API share: sglang-router, and vllm-router, which began as a copy of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Final, TypeVar
+
+import msgspec
+import structlog
+
+from rollbook.adapters.proxies.http import Reply
+from rollbook.adapters.proxies.urls import UnusableURL, canonical_url
+from rollbook.projections.ports import Entry, Failed
+
+MOST_ENTRIES: Final = 50_000
+"""Bound on a listing: reading that many holds up the loop, and so every other lane and the lease, by 0.4 s."""
+
+_log = structlog.get_logger(__name__)
+
+W = TypeVar("W")
+
+
+class _Workers(msgspec.Struct):
+    workers: list[msgspec.Raw]
+
+
+class Refusal(msgspec.Struct):
+    """The router's own way to say no; a proxy in front of it or another program says it differently."""
+
+    error: str
+    code: str
+
+
+class WorkersReader:
+    """Reads the listings of one router. Keeps only how many entries it could not read, to say so on change."""
+
+    def __init__(self, proxy: str) -> None:
+        self._proxy = proxy
+        self._unreadable = 0
+
+    def entries(self, reply: Reply, kind: type[W], entry: Callable[[W], Entry]) -> tuple[Entry, ...]:
+        """All of a listing; each worker is decoded as `kind`. What cannot be read is counted and hides no other.
+
+        Raises `ProxyUnavailable` for what is no listing.
+        """
+        if reply.status != HTTPStatus.OK:
+            raise reply.unusable()
+        workers = reply.decode(_Workers).workers
+        if len(workers) > MOST_ENTRIES:
+            raise reply.unusable(f"it lists {len(workers)} workers, {MOST_ENTRIES} can be read; is admin_url right?")
+        entries: list[Entry] = []
+        unreadable = 0
+        for raw in workers:
+            try:
+                entries.append(entry(msgspec.json.decode(raw, type=kind)))
+            except msgspec.DecodeError:
+                unreadable += 1
+        if unreadable != self._unreadable:
+            self._unreadable = unreadable
+            _log.warning("proxy.listing.unreadable_entries", proxy=self._proxy, entries=unreadable)
+        return tuple(entries)
+
+
+def listed_url(url: str) -> str:
+    """The canonical spelling of a listed URL, or the text itself: somebody else's, to be seen and removable."""
+    try:
+        return canonical_url(url)
+    except UnusableURL:
+        return url
+
+
+def refused(reply: Reply, hint: str = "is admin_url right?") -> Failed:
+    """A refusal in the router's own words, or `ProxyUnavailable` with `hint` if those are not its words."""
+    refusal = reply.read(Refusal)
+    if refusal is None:
+        raise reply.unusable(hint)
+    return Failed(refusal.error)
