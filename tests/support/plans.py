@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from hypothesis import strategies as st
 from support.core import CODEC, FLEET, POLICY, PROXY, folded, stored
+from support.histories import NAMES
 
 from rollbook.events import Deregistered, Fact, Registered, Registering
 from rollbook.projections import gates
@@ -84,3 +86,34 @@ class ListProxy:
     def _write(self, fact, worker: str, incarnation: int, url: str) -> None:
         said = fact(proxy=PROXY.name, worker=worker, incarnation=incarnation, url=url)
         self.state.apply(stored(self.state.sequence + 1, said), CODEC)
+
+
+# ------------------------------------------------------------------ for hypothesis
+
+WORKERS = st.sampled_from(NAMES)
+LIVES = st.integers(1, 5)
+
+
+@st.composite
+def listings(draw):
+    """Entries of ours (of any life, also several of one, also at other URLs) and of others; any handles."""
+    entries = []
+    for number in range(draw(st.integers(0, 8))):
+        kind = draw(st.integers(0, 3))
+        worker, incarnation = draw(WORKERS), draw(LIVES)
+        elsewhere = f"http://foreign-{number}:1"
+        if kind == 0:
+            entries.append(Entry(url=elsewhere, handle=str(number)))
+        elif kind == 1:
+            entries.append(Entry(url=elsewhere, handle=str(number), fleet="g", worker=worker, incarnation=incarnation))
+        else:
+            url = url_of(worker) if kind == 2 else f"http://old-{number}:1"
+            entries.append(Entry(url=url, handle=str(number), fleet=FLEET, worker=worker, incarnation=incarnation))
+    return entries
+
+
+@st.composite
+def registrations(draw):
+    """What the log may say of lives at the proxy; with one URL for each worker."""
+    lines = draw(st.lists(st.tuples(WORKERS, LIVES), max_size=8))
+    return [Registered(proxy="router", worker=name, incarnation=life, url=url_of(name)) for name, life in lines]

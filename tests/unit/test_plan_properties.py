@@ -3,41 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 from support.core import FLEET, folded
-from support.histories import HISTORIES, NAMES
-from support.plans import ListProxy, url_of
+from support.histories import HISTORIES
+from support.plans import WORKERS, ListProxy, listings, registrations, url_of
 
-from rollbook.events import Registered, RegistrationFact
+from rollbook.events import RegistrationFact
 from rollbook.projections.plan import Add
 from rollbook.projections.ports import Entry
 
-WORKERS = st.sampled_from(NAMES)
-LIVES = st.integers(1, 5)
 MOST_STEPS = 40
-
-
-@st.composite
-def listings(draw):
-    """Entries of ours (of any life, also several of one, also at other URLs) and of others; any handles."""
-    entries = []
-    for number in range(draw(st.integers(0, 8))):
-        kind = draw(st.integers(0, 3))
-        worker, incarnation = draw(WORKERS), draw(LIVES)
-        elsewhere = f"http://foreign-{number}:1"
-        if kind == 0:
-            entries.append(Entry(url=elsewhere, handle=str(number)))
-        elif kind == 1:
-            entries.append(Entry(url=elsewhere, handle=str(number), fleet="g", worker=worker, incarnation=incarnation))
-        else:
-            url = url_of(worker) if kind == 2 else f"http://old-{number}:1"
-            entries.append(Entry(url=url, handle=str(number), fleet=FLEET, worker=worker, incarnation=incarnation))
-    return entries
-
-
-@st.composite
-def registrations(draw):
-    """What the log may say of lives at the proxy; with one URL for each worker."""
-    lines = draw(st.lists(st.tuples(WORKERS, LIVES), max_size=8))
-    return [Registered(proxy="router", worker=name, incarnation=life, url=url_of(name)) for name, life in lines]
 
 
 def follow(proxy):

@@ -1,0 +1,94 @@
+"""Asking everybody whom a preview needs: what each proxy lists, where newcomers are, whether they are ready.
+
+Changes nothing. The controller does it for whoever asks it, and a command does it by itself where no controller runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from rollbook.projections import plan
+from rollbook.projections.admission import PROBES_IN_FLIGHT, Admission
+from rollbook.projections.fold import State
+from rollbook.projections.gates import Held
+from rollbook.projections.listing import bounded
+from rollbook.projections.plan import Add
+from rollbook.projections.policy import Policy, ProxyPolicy
+from rollbook.projections.ports import Listing, Proxy, ProxyUnavailable
+from rollbook.projections.preview import Answers, Line, Preview, lines_at, newcomers, steps_at
+
+
+class Survey:
+    """Takes previews of one fleet. Without `admission` nobody is asked about newcomers, and their URLs stay unknown."""
+
+    def __init__(
+        self, policy: Policy, state: State, *, proxies: Mapping[str, Proxy], admission: Admission | None
+    ) -> None:
+        self._policy = policy
+        self._state = state
+        self._proxies = proxies
+        self._admission = admission
+        self._probes = asyncio.Semaphore(PROBES_IN_FLIGHT)
+
+    async def take(self, time: str, only: Iterable[str] | None = None, notes: tuple[str, ...] = ()) -> Preview:
+        """What a pass would do now at the proxies `only`, or at all. Proxies that do not answer are named."""
+        names = list(self._proxies if only is None else only)
+        found = await asyncio.gather(*(self._at(name) for name in names))
+        lines: list[Line] = []
+        unreachable: dict[str, str] = {}
+        unrecorded = 0
+        for name, one in zip(names, found, strict=True):
+            if isinstance(one, str):
+                unreachable[name] = one
+            else:
+                lines += one[0]
+                unrecorded += one[1]
+        return Preview(
+            fleet=self._policy.fleet,
+            sequence=self._state.sequence,
+            time=time,
+            lines=tuple(lines),
+            unreachable=unreachable,
+            unrecorded=unrecorded,
+            notes=notes,
+        )
+
+    async def _at(self, name: str) -> tuple[list[Line], int] | str:
+        served, proxy = self._policy.proxies[name], self._proxies[name]
+        deadline = served.call_deadline or self._policy.reconcile.call_deadline
+        try:
+            listing = await bounded(proxy.list(), deadline, f"{name}: list")
+        except ProxyUnavailable as exc:
+            return str(exc)
+        if self._admission is None:
+            return lines_at(self._state, self._policy, served, Answers(listing=listing))
+        answers = await self._ask(self._admission, served, proxy, listing)
+        return lines_at(self._state, self._policy, served, answers)
+
+    async def _ask(self, admission: Admission, served: ProxyPolicy, proxy: Proxy, listing: Listing) -> Answers:
+        observed = plan.observe(self._policy.fleet, self._state.ledger.look(served.name), listing)
+        moved = await self._moved(admission, proxy, observed)
+        steps, _ = steps_at(self._state, self._policy, served, observed, moved)
+        adds = newcomers(steps)
+        admitted = await asyncio.gather(*(self._admit(admission, proxy, add) for add in adds))
+        answers = {add.worker: answer for add, answer in zip(adds, admitted, strict=True)}
+        return Answers(listing=listing, admitted=answers, moved=moved)
+
+    async def _moved(self, admission: Admission, proxy: Proxy, observed: plan.Observed) -> dict[str, str]:
+        listed = {name: owned[0].entry.url for name, owned in observed.owned.items() if len(owned) == 1}
+        found = await admission.urls(listed, proxy.canonical_url)
+        elsewhere = {name: url for name, url in found.items() if url != listed[name]}
+        held = await asyncio.gather(*(self._ready(admission, name, url) for name, url in elsewhere.items()))
+        return {name: url for (name, url), no in zip(elsewhere.items(), held, strict=True) if no is None}
+
+    async def _admit(self, admission: Admission, proxy: Proxy, add: Add) -> str | Held:
+        async with self._probes:
+            url = await admission.locate(add.worker, add.incarnation, proxy.canonical_url)
+        if isinstance(url, Held):
+            return url
+        return await self._ready(admission, add.worker, url) or url
+
+    async def _ready(self, admission: Admission, name: str, url: str) -> Held | None:
+        async with self._probes:
+            return await admission.ready(name, url)
