@@ -1,4 +1,4 @@
-"""A real sglang-router as a process of its own, which can be killed and started again on the same port."""
+"""Real routers as processes of their own, which can be killed, stopped and started again on the same ports."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ import signal
 import socket
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
+
+import pytest
 
 START_SECONDS = 60.0
-"""It takes 2 to 4 seconds alone on this kind of machine."""
+"""They take up to 4 seconds alone on this kind of machine."""
 
 QUICK = (
     "--worker-startup-timeout-secs=6",
@@ -23,43 +27,65 @@ QUICK = (
     "--cb-timeout-duration-secs=1",
     "--cb-success-threshold=1",
 )
-"""Flags that let a test see in seconds what takes minutes with the defaults."""
+"""Flags of both routers that let a test see in seconds what takes minutes with the defaults."""
+
+IN_CI = bool(os.environ.get("ROLLBOOK_CI"))
+"""Read when this is imported: no test sees a ROLLBOOK_ variable of its caller's."""
+
+R = TypeVar("R", bound="RouterProcess")
 
 
-class RouterProcess:
-    """`sglang-router launch` on loopback. The ports are chosen once and kept."""
+class RouterProcess(ABC):
+    """A program on loopback. Its ports are chosen by the first start and kept."""
 
-    def __init__(self, directory: Path, flags: tuple[str, ...] = QUICK) -> None:
-        self.port = 0
+    ports = 2
+    """How many it needs; the first is for clients."""
+
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._flags = flags
+        self._ports: list[int] = []
         self._process: subprocess.Popen[bytes] | None = None
-        self._metrics_port = 0
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._directory})"
+
+    @property
+    def port(self) -> int:
+        return self._ports[0]
 
     @property
     def url(self) -> str:
+        """Where clients send their requests."""
         return f"http://127.0.0.1:{self.port}"
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """The program and its arguments, with `self._ports`."""
+
+    @abstractmethod
+    def answers(self) -> bool:
+        """Whether it is ready."""
 
     def start(self) -> None:
         """Return when it answers. The first time, ports that were taken meanwhile are chosen anew."""
-        fresh = self.port == 0
+        fresh = not self._ports
         deadline = time.monotonic() + START_SECONDS
         while True:
             if fresh:
-                self.port, self._metrics_port = _free_ports(2)
+                self._ports = _free_ports(self.ports)
             self._spawn()
             while self._process is not None and self._process.poll() is None:
-                if self._answers():
+                if self.answers():
                     return
                 if time.monotonic() > deadline:
                     self.kill()
-                    raise TimeoutError(f"sglang-router did not answer within {START_SECONDS:g} s:\n{self.output()}")
+                    raise TimeoutError(f"{self!r} did not answer within {START_SECONDS:g} s:\n{self.output()}")
                 time.sleep(0.05)
             if time.monotonic() > deadline:
-                raise RuntimeError(f"sglang-router ended by itself:\n{self.output()}")
+                raise RuntimeError(f"{self!r} ended by itself:\n{self.output()}")
 
     def kill(self) -> None:
-        """End it as a crash does. It forgets everything."""
+        """End it as a crash does, also while it is stopped. It forgets everything."""
         process, self._process = self._process, None
         if process is not None:
             # Its own session: whatever it started goes with it.
@@ -71,27 +97,23 @@ class RouterProcess:
         self.kill()
         self.start()
 
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Until the end of the block it does nothing, and its connections stay open."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self._process.pid, signal.SIGCONT)
+
     def output(self) -> str:
         return (self._directory / "router.log").read_text(errors="replace")[-4000:]
 
     def _spawn(self) -> None:
-        program = shutil.which("sglang-router")
-        if program is None:
-            raise RuntimeError("sglang-router is not on PATH: install the `demo` extra")
-        command = [
-            program,
-            "launch",
-            "--host=127.0.0.1",
-            f"--port={self.port}",
-            "--prometheus-host=127.0.0.1",
-            f"--prometheus-port={self._metrics_port}",
-            "--policy=round_robin",
-            "--log-level=warn",
-            *self._flags,
-        ]
         with (self._directory / "router.log").open("ab") as log:
             self._process = subprocess.Popen(
-                command,
+                self.command(),
                 cwd=self._directory,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -99,25 +121,161 @@ class RouterProcess:
                 start_new_session=True,
             )
 
-    def _answers(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
-        try:
-            connection.request("GET", "/health")
-            return connection.getresponse().status == 200
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
+
+class SglangRouter(RouterProcess):
+    """`sglang-router launch`."""
+
+    def __init__(self, directory: Path, flags: tuple[str, ...] = QUICK) -> None:
+        super().__init__(directory)
+        self._flags = flags
+
+    def command(self) -> list[str]:
+        port, metrics = self._ports
+        return [
+            _program("sglang-router", "install the `demo` extra"),
+            "launch",
+            "--host=127.0.0.1",
+            f"--port={port}",
+            "--prometheus-host=127.0.0.1",
+            f"--prometheus-port={metrics}",
+            "--policy=round_robin",
+            "--log-level=warn",
+            *self._flags,
+        ]
+
+    def answers(self) -> bool:
+        return _healthy(self.port)
+
+
+class VllmRouter(RouterProcess):
+    """`vllm-router`."""
+
+    def __init__(self, directory: Path, flags: tuple[str, ...] = QUICK) -> None:
+        super().__init__(directory)
+        self._flags = flags
+
+    def command(self) -> list[str]:
+        port, metrics = self._ports
+        return [
+            _program("vllm-router", "install the `dev` extra"),
+            "--host=127.0.0.1",
+            f"--port={port}",
+            "--prometheus-host=127.0.0.1",
+            f"--prometheus-port={metrics}",
+            "--policy=round_robin",
+            "--log-level=warning",
+            *self._flags,
+        ]
+
+    def answers(self) -> bool:
+        return _healthy(self.port)
+
+
+class Haproxy(RouterProcess):
+    """`haproxy` with an empty backend `workers`, and a few others whose servers cannot all come and go.
+
+    Its Runtime API listens on a socket for each level, and on TCP.
+    """
+
+    CONFIG = """
+        global
+            stats socket {sockets}/admin.sock mode 600 level admin
+            stats socket {sockets}/operator.sock mode 600 level operator
+            stats socket ipv4@127.0.0.1:{ports[1]} level admin
+        defaults
+            mode http
+            timeout connect 2s
+            timeout client 60s
+            timeout server 60s
+        frontend clients
+            bind 127.0.0.1:{ports[0]}
+            default_backend workers
+        backend workers
+            balance roundrobin
+            option httpchk GET /health
+        backend filed
+            balance roundrobin
+            server by-hand 127.0.0.1:{ports[2]}
+            server pinned 127.0.0.1:{ports[2]}
+            use-server pinned if {{ path /pinned }}
+        backend fixed
+            balance static-rr
+        backend hashed
+            balance uri
+            hash-type consistent
+    """
+    ports = 3
+
+    @property
+    def admin_url(self) -> str:
+        return f"unix://{self._directory}/admin.sock"
+
+    @property
+    def operator_url(self) -> str:
+        return f"unix://{self._directory}/operator.sock"
+
+    @property
+    def tcp_url(self) -> str:
+        return f"tcp://127.0.0.1:{self._ports[1]}"
+
+    def command(self) -> list[str]:
+        file = self._directory / "haproxy.cfg"
+        file.write_text(self.CONFIG.format(sockets=self._directory, ports=self._ports))
+        return [_program("haproxy", "apt-get install haproxy"), "-db", "-f", str(file)]
+
+    def answers(self) -> bool:
+        with suppress(OSError), socket.socket(socket.AF_UNIX) as one:
+            one.settimeout(5)
+            one.connect(f"{self._directory}/admin.sock")
+            one.sendall(b"show info\n")
+            return one.recv(64).startswith(b"Name: HAProxy")
+        return False
+
+
+def need_haproxy() -> None:
+    """Skip the test where there is no haproxy; where `.ci/run` runs, that is a failure."""
+    if _find("haproxy") is None:
+        if IN_CI:
+            pytest.fail("there is no haproxy, and ROLLBOOK_CI says that there must be: apt-get install haproxy")
+        pytest.skip("there is no haproxy here: apt-get install haproxy")
 
 
 @contextmanager
-def running_router(directory: Path, *extra: str, flags: tuple[str, ...] = QUICK) -> Iterator[RouterProcess]:
-    router = RouterProcess(directory, (*flags, *extra))
+def running(router: R) -> Iterator[R]:
     try:
         router.start()
         yield router
     finally:
         router.kill()
+
+
+@contextmanager
+def running_router(directory: Path, *extra: str, flags: tuple[str, ...] = QUICK) -> Iterator[SglangRouter]:
+    with running(SglangRouter(directory, (*flags, *extra))) as router:
+        yield router
+
+
+def _find(name: str) -> str | None:
+    """Debian puts haproxy where only root's PATH looks."""
+    return shutil.which(name, path=os.pathsep.join([os.environ["PATH"], "/usr/local/sbin", "/usr/sbin"]))
+
+
+def _program(name: str, hint: str) -> str:
+    program = _find(name)
+    if program is None:
+        raise RuntimeError(f"{name} is not on PATH: {hint}")
+    return program
+
+
+def _healthy(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 def _free_ports(count: int) -> list[int]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from rollbook.adapters.proxies.registry import kind_names
 from rollbook.adapters.settings import (
     ConfigError,
     ProxySettings,
@@ -208,7 +209,7 @@ def test_static_addresses(tmp_path):
         ),
         (
             changed('kind = "sglang"', 'kind = "nginx"'),
-            ["proxies[0].kind: there is no kind 'nginx'; known here: sglang"],
+            [f"proxies[0].kind: there is no kind 'nginx'; known here: {', '.join(kind_names())}"],
         ),
         (
             changed('kind = "sglang"', 'kind = "sglan"'),
