@@ -21,6 +21,9 @@ from rollbook.events import (
     FleetEnded,
     FleetObserved,
     FleetStarted,
+    ForeignRemovalFailed,
+    ForeignRemoved,
+    ForeignRemoving,
     LeadershipTaken,
     MessageQuarantined,
     ObservedWorker,
@@ -76,6 +79,7 @@ REGISTRATION = {
     "url": "http://10.0.0.7:30000",
     "cause": 42,
 }
+FOREIGN = {"url": "http://10.0.0.9:30000", "cause": 42}
 
 _FACTS: tuple[Fact, ...] = (
     WorkerStarted(**WORKER, node="node-7", pid=4711),
@@ -108,13 +112,16 @@ _FACTS: tuple[Fact, ...] = (
     ReconcileReleased(**OPERATOR),
     Registering(**REGISTRATION, reason="belongs here, is not listed"),
     Registered(**REGISTRATION),
-    Deregistering(**REGISTRATION, reason="serving: down"),
+    Deregistering(**REGISTRATION, reason="serving: draining", drain_seconds=30.0),
     Deregistered(**REGISTRATION),
-    RegistrationFailed(**REGISTRATION, action="register", reason="no answer", retryable=False),
+    RegistrationFailed(**REGISTRATION, action="register", reason="no answer", retryable=False, retry_seconds=1.5),
     DriftFound(
         proxy="router-a", missing=("rollout-3-0",), unexpected=("rollout-4-0",), foreign=("http://10.0.0.9:30000",)
     ),
     RemovalWithheld(proxy="router-a", pool="rollout", workers=("rollout-3-0", "rollout-4-0"), budget=1),
+    ForeignRemoving(proxy="router-a", **FOREIGN, fleet="other", worker="rollout-0-0", incarnation=1),
+    ForeignRemoved(proxy="router-a", **FOREIGN),
+    ForeignRemovalFailed(proxy="router-a", **FOREIGN, reason="no answer"),
     ProxyUnreachable(proxy="router-a", reason="connection refused"),
     ProxyReachable(proxy="router-a", version="0.3.2"),
     LeadershipTaken(proxy="router-a", owner="node-1:812", epoch=3),

@@ -13,6 +13,7 @@ TABLE = {
     "fleet": "FleetStarted FleetEnded CellDeclared WeightsPublished FleetObserved ObserverSilent",
     "operator": "WorkerCordoned WorkerUncordoned WorkerForgotten DrainRequested ReconcileHeld ReconcileReleased",
     "proxy": "Registering Registered Deregistering Deregistered RegistrationFailed DriftFound RemovalWithheld "
+    "ForeignRemoving ForeignRemoved ForeignRemovalFailed "
     "ProxyUnreachable ProxyReachable LeadershipTaken",
     "quarantine": "MessageQuarantined",
 }

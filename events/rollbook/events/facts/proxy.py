@@ -40,6 +40,8 @@ class Deregistering(RegistrationFact, frozen=True, kw_only=True, omit_defaults=T
     """Intent, before the admin call that removes; `reason` is the gate that failed."""
 
     reason: str = ""
+    drain_seconds: float | None = None
+    """For so long at most its running requests are waited for first, while it gets no new ones. None: no drain."""
 
 
 class Deregistered(RegistrationFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -53,6 +55,8 @@ class RegistrationFailed(RegistrationFact, frozen=True, kw_only=True, omit_defau
     reason: str
     retryable: bool = True
     """False: the proxy cannot do it at all; it is shown, not retried."""
+    retry_seconds: float | None = None
+    """After which it is tried again, if nothing else asks for it sooner. None: at once, or never."""
 
 
 class DriftFound(ProxyFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -67,11 +71,41 @@ class DriftFound(ProxyFact, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 
 
 class RemovalWithheld(ProxyFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Inferred removals went beyond the budget; these workers answered a probe and stay."""
+    """Inferred removals went beyond the budget; these workers answered a probe and stay. Written on change only."""
 
     pool: Name
+    """`-` for workers of no known pool."""
     workers: tuple[Name, ...]
+    """None of them: nobody of this pool is withheld any more."""
     budget: Count
+    """How many of the pool may go within a minute without being asked."""
+
+
+class ForeignFact(ProxyFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """About an entry that Rollbook did not make, at a proxy that is configured to hold no others."""
+
+    url: Url
+    """Canonical."""
+    cause: Sequence = 0
+    """Of an outcome: its intent."""
+
+
+class ForeignRemoving(ForeignFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """Intent, before the admin call that removes it; the tags that it carries say whose it is, if it has any."""
+
+    fleet: str | None = None
+    worker: str | None = None
+    incarnation: int | None = None
+
+
+class ForeignRemoved(ForeignFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """The proxy was seen not to list it any more."""
+
+
+class ForeignRemovalFailed(ForeignFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """The admin call failed or was not made, or its success was not seen in time."""
+
+    reason: str
 
 
 class ProxyUnreachable(ProxyFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
