@@ -13,7 +13,7 @@ GROUP: Final = "rollbook.proxies"
 
 BUILT_IN: Final = tuple(
     EntryPoint(name=module.replace("_", "-"), value=f"rollbook.adapters.proxies.{module}:KIND", group=GROUP)
-    for module in ("sglang", "vllm", "haproxy")
+    for module in ("sglang", "vllm", "haproxy", "miles", "routed_api", "lmdeploy")
 )
 """Rollbook's own, here and not in its metadata: what it is made of does not depend on how it was installed."""
 

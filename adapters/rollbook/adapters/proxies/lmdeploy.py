@@ -1,0 +1,152 @@
+"""LMDeploy's proxy (`/nodes`): what it answers has to be read, because it says 200 to nearly everything.
+
+docs/proxies/lmdeploy.md says how it behaves. In short: an add asks the worker for its models first, and fails inside a
+200; a node that does not answer for 90 seconds is dropped; a second add of a URL replaces the first. `/nodes/terminate`
+kills the worker, and is never called.
+"""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+from typing import Any, Final
+
+import msgspec
+
+from rollbook.adapters.proxies.http import AdminHttp, Reply
+from rollbook.adapters.proxies.kinds import ProxyConfig, ProxyKind
+from rollbook.adapters.proxies.urls import canonical_url
+from rollbook.adapters.proxies.workers_api import MOST_ENTRIES, listed_url
+from rollbook.projections.ports import (
+    Answer,
+    Capabilities,
+    Done,
+    Entry,
+    Failed,
+    Listing,
+    Pending,
+    Role,
+    Target,
+    Unsupported,
+)
+
+_CAPABILITIES: Final = Capabilities(list=True, remove=True, tag=False, drain=False, async_add=False, probes_on_add=True)
+_OTHER_API: Final = "this is not the API of LMDeploy's proxy; is admin_url right, and the kind?"
+_ROLES: Final[dict[Role, int]] = {"regular": 1, "prefill": 2, "decode": 3}
+"""LMDeploy numbers them: hybrid, prefill, decode."""
+_SUCCESS: Final = re.compile(r"(added|deleted) successfully", re.IGNORECASE)
+_NOT_THERE: Final = re.compile(r"is not in the pool")
+
+
+class _Node(msgspec.Struct):
+    """Only what is used, and nothing that could hide an entry by being odd."""
+
+    unfinished: Any = None
+
+
+class _Failure(msgspec.Struct):
+    """What a failed add holds, as JSON inside the JSON string that is answered."""
+
+    error_code: int | str
+    text: str = ""
+
+
+class _Message(msgspec.Struct):
+    """How versions after 0.18 say it: `message` in a 200, `detail` in anything else."""
+
+    message: str = ""
+    detail: str = ""
+
+
+class LmdeployProxy:
+    """One `lmdeploy serve proxy`."""
+
+    def __init__(self, config: ProxyConfig) -> None:
+        self._name = config.name
+        self._http = AdminHttp(config)
+
+    def __repr__(self) -> str:
+        return f"LmdeployProxy({self._name!r}, {self._http!r})"
+
+    @property
+    def name(self) -> str:
+        """Its name in the configuration."""
+        return self._name
+
+    @property
+    def kind(self) -> str:
+        """`lmdeploy`."""
+        return KIND.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """An add asks the worker for its models, and is answered after that."""
+        return _CAPABILITIES
+
+    def canonical_url(self, url: str) -> str:
+        """The proxy lists a URL as it was added; so it is added, and read, in its canonical spelling."""
+        return canonical_url(url)
+
+    async def list(self) -> Listing:
+        """All of `GET /nodes/status`."""
+        reply = await self._http.call("GET", "/nodes/status")
+        if reply.status != HTTPStatus.OK:
+            raise reply.unusable(_OTHER_API)
+        nodes = reply.decode(dict[str, _Node])
+        if len(nodes) > MOST_ENTRIES:
+            raise reply.unusable(f"it lists {len(nodes)} nodes, {MOST_ENTRIES} can be read; is admin_url right?")
+        return Listing(tuple(_entry(url, node) for url, node in nodes.items()))
+
+    async def add(self, target: Target) -> Answer:
+        """Add a node, or replace the one with that URL. `Failed` if the proxy did not get the worker's models."""
+        body: dict[str, Any] = {"url": target.url}
+        if target.role != "regular":
+            body["status"] = {"role": _ROLES[target.role]}
+        return _read(await self._http.call("POST", "/nodes/add", body))
+
+    async def drain(self, entry: Entry) -> Answer:
+        """Not offered: requests under way finish after a removal anyway."""
+        return Unsupported("LMDeploy's proxy has no draining; a removed worker finishes what it is working on")
+
+    async def remove(self, entry: Entry) -> Answer:
+        """Take the URL out. One that is not there is `Done`."""
+        return _read(await self._http.call("POST", "/nodes/remove", {"url": entry.handle}))
+
+    async def outcome(self, pending: Pending) -> Answer:
+        """Nothing is ever pending here."""
+        return pending
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        await self._http.close()
+
+
+def _entry(url: str, node: _Node) -> Entry:
+    running = node.unfinished if type(node.unfinished) is int and node.unfinished >= 0 else None
+    return Entry(url=listed_url(url), handle=url, running=running)
+
+
+def _read(reply: Reply) -> Answer:
+    """What a change came to, by the words in the body. Words that are not known are no success."""
+    if reply.status == HTTPStatus.OK:
+        said = reply.read(str)
+        if said is None:
+            said = reply.decode(_Message).message
+        if _SUCCESS.fullmatch(said.strip()):
+            return Done()
+        return Failed(_reason(said))
+    message = reply.read(_Message)
+    if message is None or not message.detail:
+        raise reply.unusable(_OTHER_API)
+    return Done() if _NOT_THERE.search(message.detail) else Failed(message.detail)
+
+
+def _reason(said: str) -> str:
+    try:
+        failure = msgspec.json.decode(said, type=_Failure)
+    except msgspec.DecodeError:
+        return f"the proxy answered {said[:300]!r}"
+    return f"the proxy could not ask the worker: error {failure.error_code}, {failure.text[:300] or 'without a reason'}"
+
+
+KIND: Final = ProxyKind(name="lmdeploy", make=LmdeployProxy, roles=True)
