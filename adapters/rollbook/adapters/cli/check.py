@@ -10,7 +10,7 @@ import msgspec
 from rollbook.adapters.cli.common import ConfigFile, Json
 from rollbook.adapters.cli.exits import Exit
 from rollbook.adapters.cli.output import out, out_json, say
-from rollbook.adapters.settings import Config, ConfigError, SecretRef, load, read_secret
+from rollbook.adapters.settings import Config, ConfigError, SecretRef, WebSettings, load, read_secret
 
 EXAMPLE = """\
 Example:
@@ -33,7 +33,7 @@ def check(*, config: ConfigFile = None, json: Json = False) -> int:
             raise
         out_json({"ok": False, "problems": list(exc.problems), "warnings": []})
         return Exit.USAGE
-    warnings = [*loaded.warnings, *_unreadable_secrets(loaded)]
+    warnings = [*loaded.warnings, *_unreadable_secrets(loaded), *web_warnings(loaded.settings.web)]
     if json:
         out_json({"ok": True, "problems": [], "warnings": warnings})
         return Exit.DONE
@@ -59,6 +59,15 @@ def _unreadable_secrets(config: Config) -> list[str]:
         except ConfigError as exc:
             warnings.append(f"{key}: {exc}")
     return warnings
+
+
+def web_warnings(web: WebSettings) -> list[str]:
+    """What is to be said about an open port."""
+    told = (
+        f"web.listen: {web.listen} can be reached from other machines, and asks nobody for a password; listen on "
+        "127.0.0.1, or let a firewall or a reverse proxy stand in front"
+    )
+    return [told] if web.exposed else []
 
 
 def _secrets(value: object, key: str) -> list[tuple[str, SecretRef]]:

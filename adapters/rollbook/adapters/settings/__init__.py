@@ -16,6 +16,7 @@ from rollbook.adapters.settings.model import (
     RayProvider,
     Settings,
     StaticProvider,
+    WebSettings,
 )
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "SecretRef",
     "Settings",
     "StaticProvider",
+    "WebSettings",
     "load",
     "load_client",
     "read_secret",

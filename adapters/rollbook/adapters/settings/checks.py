@@ -25,6 +25,7 @@ from rollbook.adapters.settings.model import (
     RayProvider,
     Settings,
     StaticProvider,
+    WebSettings,
     parse_host_and_port,
 )
 from rollbook.adapters.spelling import nearest
@@ -207,6 +208,7 @@ FIELD_CHECKS: Final[dict[tuple[type, str], Check]] = {
     (ProxySettings, "call_deadline"): _pace,
     (ProxySettings, "drain_deadline"): _pace,
     (ProxySettings, "removal_budget"): _part,
+    (WebSettings, "listen"): _address,
     **{(ReconcilePolicy, field): _pace for field in ReconcilePolicy.__struct_fields__},
 }
 """For the value of a field, after its type is known to be right."""

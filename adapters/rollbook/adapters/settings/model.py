@@ -6,6 +6,7 @@ from them. There is no default address of any proxy: a wrong one would write to 
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Any, Literal
 
 import msgspec
@@ -118,6 +119,25 @@ class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The least level that is written; `info` has one line per handled delivery of consequence."""
 
 
+class WebSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Metrics, health and the read API of a running controller, over HTTP: see [observability](observability.md)."""
+
+    listen: str | None = None
+    """`host:port` where it listens, such as `127.0.0.1:9464`. Left out, it is off. Nobody is asked for a password:
+    anyone who reaches the port can read the roster, so an address that is not of this machine alone is warned about."""
+
+    @property
+    def exposed(self) -> bool:
+        """Whether others than this machine can reach it, as far as the address tells."""
+        if self.listen is None:
+            return False
+        host = parse_host_and_port(self.listen).host
+        try:
+            return not ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return host != "localhost"
+
+
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The whole file. A command needs nothing else to know what to do."""
 
@@ -133,6 +153,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`[[proxies]]`, one table for each router."""
     reconcile: ReconcilePolicy = ReconcilePolicy()
     """Deadlines and paces."""
+    web: WebSettings = WebSettings()
+    """Metrics, health and the read API."""
     logs: LogSettings = LogSettings()
     """The programs' own log lines."""
 

@@ -23,6 +23,7 @@ from rollbook.adapters.settings.model import (
     RayProvider,
     Settings,
     StaticProvider,
+    WebSettings,
 )
 from rollbook.projections.policy import PoolPolicy, ReconcilePolicy
 
@@ -39,6 +40,7 @@ _SECTIONS: Final[tuple[tuple[str, type[msgspec.Struct]], ...]] = (
         if kind.options.__struct_fields__
     ),
     ("`[reconcile]`", ReconcilePolicy),
+    ("`[web]`", WebSettings),
     ("`[logs]`", LogSettings),
     ("A secret", SecretRef),
 )
