@@ -11,6 +11,7 @@ everything is told apart from a slow answer.
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -144,6 +145,12 @@ def in_words(exc: BaseException) -> str:
     """What went wrong with a connection, in few words: aiohttp's texts repeat addresses and settings."""
     if isinstance(exc, TimeoutError):
         return "it took too long"
+    # aiohttp wraps the library's error in an error of its own, and gives it the number of another one.
+    cause = getattr(exc, "certificate_error", None) or getattr(exc, "os_error", exc)
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {cause.verify_message}; is the authority that signed it named in ca?"
+    if isinstance(cause, ssl.SSLError):
+        return f"TLS: {cause.reason or cause.strerror}"
     number = getattr(exc, "errno", None)
     if isinstance(number, int) and number > 0:
         return os.strerror(number).lower()
