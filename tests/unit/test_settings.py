@@ -22,7 +22,7 @@ from rollbook.adapters.settings import (
 )
 from rollbook.adapters.settings.environment import variables
 from rollbook.adapters.settings.reference import page
-from rollbook.projections.policy import PoolPolicy, ReconcilePolicy
+from rollbook.projections.policy import PoolPolicy, ProxyPolicy, ReconcilePolicy
 from rollbook.projections.ports import HostAndPort
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
@@ -92,6 +92,36 @@ def test_policy_is_what_the_gates_and_the_plan_need(tmp_path):
     assert policy.pool("rollout") == PoolPolicy(ready_path=None)
     assert policy.proxies["router-a"].pools == ("rollout",)
     assert policy.reconcile == ReconcilePolicy(resync=2.0)
+
+
+def test_what_is_said_of_a_proxy_and_its_pools_reaches_the_plan(tmp_path):
+    text = changed("[pools.rollout]", '[pools.rollout]\nrole = "prefill"\nbootstrap = "kv"\nmodel = "m"') + (
+        "exclusive = true\nremoval_budget = 0\ndrain_deadline = 5\ncall_deadline = 2\n"
+    )
+    policy = read(tmp_path, text).settings.policy()
+    assert policy.pool("rollout") == PoolPolicy(role="prefill", bootstrap="kv", model="m")
+    assert policy.proxies["router-a"] == ProxyPolicy(
+        name="router-a",
+        pools=("rollout",),
+        exclusive=True,
+        removal_budget=0.0,
+        drain_deadline=5.0,
+        call_deadline=2.0,
+    )
+    plain = read(tmp_path, GOOD).settings.policy().proxies["router-a"]
+    assert plain == ProxyPolicy(name="router-a", pools=("rollout",))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("pools =", 'data_url = "https://data"\npools =', "https://data"),
+        ("pools =", "pools =", "http://127.0.0.1:30000"),
+        ('kind = "sglang"', 'options = { model_name = "m" }\nkind = "routed-api"', None),
+    ],
+)
+def test_where_clients_send_their_requests(tmp_path, old, new, expected):
+    assert read(tmp_path, changed(old, new)).settings.proxies[0].requests_url == expected
 
 
 def test_static_addresses(tmp_path):
@@ -296,6 +326,96 @@ def test_static_addresses(tmp_path):
             ],
         ),
         (
+            GOOD + 'call_deadline = 0\nremoval_budget = 1.5\ndrain_deadline = "long"\nexclusive = 1',
+            [
+                "proxies[0].call_deadline: 0.0 is not usable; write a number above 0",
+                "proxies[0].exclusive: the number 1 where true or false is needed",
+                "proxies[0].removal_budget: 1.5 is not usable; write a number from 0 to 1",
+                'proxies[0].drain_deadline: the string "long" where a number is needed',
+            ],
+        ),
+        (
+            GOOD + "removal_budget = nan",
+            ["proxies[0].removal_budget: nan is not usable; write a number from 0 to 1"],
+        ),
+        (
+            GOOD + 'data_url = "h:1"',
+            ["proxies[0].data_url: 'h:1' has no scheme that fits; write it as http://host:port"],
+        ),
+        (
+            GOOD + 'ca = "ca.pem"\ncertificate_key = "key.pem"',
+            [
+                "proxies[0].certificate_key: is given without certificate",
+                "proxies[0].ca: has no meaning without https:// in admin_url or data_url",
+            ],
+        ),
+        (
+            changed("[pools.rollout]", '[pools.rollout]\nrole = "prefill"'),
+            [
+                (
+                    "pools.rollout.bootstrap: is missing: proxies of kind 'sglang' must be told where decode workers "
+                    "fetch from; name the worker's address that has that port"
+                ),
+            ],
+        ),
+        (
+            changed("[pools.rollout]", '[pools.rollout]\nbootstrap = "kv"\nrole = "decode"'),
+            ['pools.rollout.bootstrap: has a meaning for role = "prefill" only'],
+        ),
+        (
+            changed("[pools.rollout]", '[pools.rollout]\nrole = "prefil"\nbootstrap = "a b"\nmodel = ""'),
+            [
+                'pools.rollout.role: the string "prefil" where "decode" or "prefill" or "regular" is needed',
+                (
+                    "pools.rollout.bootstrap: 'a b' cannot name an address; use letters, digits and '_', as a pool's "
+                    "url needs it"
+                ),
+                "pools.rollout.model: is empty",
+            ],
+        ),
+        (
+            changed('kind = "sglang"', 'kind = "miles"').replace("[pools.rollout]", '[pools.rollout]\nrole = "decode"'),
+            ["pools.rollout.role: 'decode' cannot be told to a proxy of kind 'miles', which serves it"],
+        ),
+        (
+            changed('kind = "sglang"', 'kind = "routed-api"'),
+            ["proxies[0].options: is missing; write [proxies.options] with model_name"],
+        ),
+        (
+            changed('kind = "sglang"', 'kind = "routed-api"')
+            + '[proxies.options]\nmodel = "m"\nworker_key = "hunter2"',
+            [
+                "proxies[0].options.model: unknown key; did you mean 'model_name'?",
+                "proxies[0].options.model_name: is missing; write model_name = ..., a string",
+                (
+                    'proxies[0].options.worker_key: a secret in clear: change it, and write { env = "NAME" } or '
+                    '{ file = "path" }'
+                ),
+            ],
+        ),
+        (
+            changed('kind = "sglang"', 'kind = "routed-api"') + '[proxies.options]\nmodel_name = " "',
+            ["proxies[0].options: model_name is empty; write the name that clients ask for"],
+        ),
+        (
+            GOOD + '[proxies.options]\nmodel_name = "m"',
+            ["proxies[0].options.model_name: unknown key; nothing is known here"],
+        ),
+        (
+            GOOD + "options = 5",
+            ["proxies[0].options: the number 5 where a table is needed"],
+        ),
+        (
+            changed('kind = "sglang"\nadmin_url = "http://127', 'kind = "haproxy"\nadmin_url = "http://127')
+            + '[proxies.options]\nbackend = "b"',
+            [
+                (
+                    "proxies[0].admin_url: 'http://127.0.0.1:30000' has no scheme that fits; write it as "
+                    "unix:///run/haproxy/admin.sock"
+                ),
+            ],
+        ),
+        (
             "proxies = 5\n" + changed("[pools.rollout]", "").partition("[[proxies]]")[0],
             ["proxies: the number 5 where a list of tables ([[...]]) is needed"],
         ),
@@ -341,6 +461,39 @@ def test_all_problems_are_said_at_once(tmp_path):
     found = problems(tmp_path, text)
     keys = ["fleet", "provider.manager", "proxies[0].admin_url", "proxies[0].pools", "logs.format"]
     assert [line.split(": ")[1] for line in found] == keys
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("unix:///run/haproxy.sock", None),
+        ("unix://run/haproxy.sock", "a socket is written unix:///path/of/it"),
+        ("unix:///run/", "a socket is written unix:///path/of/it"),
+        ("tcp://127.0.0.1:9999", None),
+        ("tcp://127.0.0.1", "'tcp://127.0.0.1' is not a host and a port; write tcp://host:port"),
+        ("tcp://127.0.0.1:9999/x", "'tcp://127.0.0.1:9999/x' is not a host and a port; write tcp://host:port"),
+    ],
+)
+def test_an_admin_url_is_one_of_its_kind(tmp_path, url, expected):
+    text = changed('kind = "sglang"\nadmin_url = "http://127.0.0.1:30000"', f'kind = "haproxy"\nadmin_url = "{url}"')
+    text += '[proxies.options]\nbackend = "b"'
+    if expected is None:
+        assert read(tmp_path, text).settings.proxies[0].admin_url == url
+    else:
+        assert problems(tmp_path, text) == [f"rollbook.toml: proxies[0].admin_url: {expected}"]
+
+
+def test_one_router_can_be_two_proxies_if_they_are_different_parts_of_it(tmp_path):
+    table = '[[proxies]]\nname = "{}"\nkind = "routed-api"\nadmin_url = "http://h:1"\npools = ["rollout"]\n'
+    table += '[proxies.options]\nmodel_name = "{}"\n'
+    head = GOOD.partition("[[proxies]]")[0]
+    assert len(read(tmp_path, head + table.format("a", "m") + table.format("b", "n")).settings.proxies) == 2
+    assert problems(tmp_path, head + table.format("a", "m") + table.format("b", "m")) == [
+        (
+            "rollbook.toml: proxies[1].admin_url: is the router of proxies[0] already; one table with all its pools is "
+            "enough"
+        )
+    ]
 
 
 # ---------------------------------------------------------------- where the file is
@@ -428,6 +581,29 @@ def test_what_is_wrong_with_a_variable_names_the_variable(tmp_path):
         'ROLLBOOK_RECONCILE_RESYNC: the string "soon" where a number is needed',
         'ROLLBOOK_LOGS_LEVEL: the string "loud" where "debug" or "error" or "info" or "warning" is needed',
     ]
+
+
+def test_a_variable_reaches_what_only_the_kind_of_a_proxy_knows(tmp_path):
+    text = changed('kind = "sglang"', 'kind = "miles"')
+    environ = {
+        "ROLLBOOK_PROXIES_ROUTER_A_KIND": "routed-api",
+        "ROLLBOOK_PROXIES_ROUTER_A_OPTIONS_MODEL_NAME": "m",
+        "ROLLBOOK_PROXIES_ROUTER_A_OPTIONS_WORKER_KEY": "hunter2",
+        "ROLLBOOK_PROXIES_ROUTER_A_EXCLUSIVE": "true",
+        "ROLLBOOK_PROXIES_ROUTER_A_REMOVAL_BUDGET": "0.25",
+        "ROLLBOOK_POOLS_ROLLOUT_MODEL": "m",
+    }
+    config = read(tmp_path, text, environ)
+    (proxy,) = config.settings.proxies
+    assert proxy.options == {
+        "model_name": "m",
+        "worker_key": {"env": "ROLLBOOK_PROXIES_ROUTER_A_OPTIONS_WORKER_KEY"},
+    }
+    assert (proxy.exclusive, proxy.removal_budget) == (True, 0.25)
+    assert config.settings.pools["rollout"].model == "m"
+    assert config.warnings == ()
+    del environ["ROLLBOOK_PROXIES_ROUTER_A_KIND"]
+    assert len(read(tmp_path, text, environ).warnings) == 2
 
 
 def test_a_variable_for_two_keys_is_refused(tmp_path):

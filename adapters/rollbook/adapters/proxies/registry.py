@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
@@ -28,8 +29,9 @@ def kind_names() -> list[str]:
     return own + sorted({point.name for point in entry_points(group=GROUP)} - set(own))
 
 
+@functools.cache
 def find_kind(name: str) -> ProxyKind:
-    """The kind of that name. Other packages are looked at only for a name that is not Rollbook's own.
+    """The kind of that name. Other packages are looked at only for a name that is not Rollbook's own, and only once.
 
     Raises `UnusableKind` if nobody provides it, several packages do, or the one that does cannot be loaded.
     """

@@ -1,7 +1,6 @@
-"""What types cannot say about a configuration: which names, URLs and numbers are usable, and what contradicts what.
+"""What types cannot say about a configuration: which names, URLs and numbers are usable.
 
-A check gets one value and returns the problem, or None. `check_together` looks at the whole tree after that, and passes
-over what failed its own check, so that one typo is not reported twice.
+A check gets one value and returns the problem, or None. What contradicts what is looked for after that, in `together`.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import string
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -28,7 +27,6 @@ from rollbook.adapters.settings.model import (
     WebSettings,
     parse_host_and_port,
 )
-from rollbook.adapters.spelling import nearest
 from rollbook.events import InvalidName, parse_worker, validate_name
 from rollbook.projections.policy import PoolPolicy, ReconcilePolicy
 
@@ -37,7 +35,7 @@ Problem = tuple[tuple[str | int, ...], str]
 """Path of the key, and what is wrong there."""
 
 _NATS_SCHEMES: Final = ("nats", "tls", "ws", "wss")
-_HTTP_SCHEMES: Final = ("http", "https")
+HTTP_SCHEMES: Final = ("http", "https")
 _WORKER_SCHEMES: Final = ("http", "https", "grpc")
 
 _SOCKET: Final = re.compile(r"unix:///[^\s?#@]*[^\s?#@/]")
@@ -107,13 +105,13 @@ def admin_url_problem(kind: ProxyKind, url: str) -> str | None:
     if problem is not None:
         return problem
     parts = urlsplit(url)
-    if parts.scheme in _HTTP_SCHEMES:
+    if parts.scheme in HTTP_SCHEMES:
         return _not_canonical(url)
     return None if parts.port and not parts.path else f"{url[:80]!r} is not a host and a port; write tcp://host:port"
 
 
 def _data_url(value: str) -> str | None:
-    return url_problem(value, _HTTP_SCHEMES, "http://host:port") or _not_canonical(value)
+    return url_problem(value, HTTP_SCHEMES, "http://host:port") or _not_canonical(value)
 
 
 def _url_template(value: str) -> str | None:
@@ -231,114 +229,6 @@ EXAMPLES: Final[dict[tuple[type, str], str]] = {
 
 LEAF_CHECKS: Final[dict[tuple[type, str], Check]] = {(StaticProvider, "workers"): _address}
 """For the innermost values of such a table."""
-
-
-def check_together(tree: dict[str, Any]) -> Iterator[Problem]:
-    """Yield what is wrong between keys. In `tree`, None stands for a value that failed its own check."""
-    yield from _check_nats(tree.get("nats") or {})
-    yield from _check_static(tree.get("provider") or {})
-    proxies: list[dict[str, Any]] = [proxy or {} for proxy in tree.get("proxies") or []]
-    pools: dict[str, Any] | None = tree.get("pools", {})
-    yield from _check_proxies(proxies)
-    if pools is not None:
-        yield from _check_pools(proxies, pools)
-    pace = tree.get("reconcile") or {}
-    first, most = (pace.get(key, getattr(ReconcilePolicy(), key)) for key in ("backoff_first", "backoff_most"))
-    if first is not None and most is not None and first > most:
-        yield ("reconcile", "backoff_first"), "is longer than backoff_most; the first delay is the shortest"
-
-
-def _check_nats(nats: dict[str, Any]) -> Iterator[Problem]:
-    ways = [key for key in ("token", "user", "creds", "nkey") if key in nats]
-    for key in ways[1:]:
-        yield ("nats", key), f"is given together with {ways[0]}; a server asks for one of them"
-    if "password" in nats and "user" not in nats:
-        yield ("nats", "password"), "is given without user"
-    if "url" not in nats:
-        for key in (*ways, *(("ca",) if "ca" in nats else ())):
-            yield ("nats", key), "has no meaning without nats.url: the embedded server makes its own credentials"
-
-
-def _check_static(provider: dict[str, Any]) -> Iterator[Problem]:
-    for worker, named in (provider.get("workers") or {}).items():
-        if named is not None and "primary" not in named:
-            yield ("provider", "workers", worker), 'has no primary address; add primary = "host:port"'
-
-
-def _check_proxies(proxies: list[dict[str, Any]]) -> Iterator[Problem]:
-    names: dict[str, int] = {}
-    places: dict[str, int] = {}
-    for index, proxy in enumerate(proxies):
-        here = ("proxies", index)
-        if (name := proxy.get("name")) is not None and names.setdefault(name, index) != index:
-            yield (*here, "name"), f"{name!r} is the name of proxies[{names[name]}] already; choose another"
-        url = proxy.get("admin_url")
-        if url is not None and proxy.get("kind") is not None:
-            # With other options it can be another part of the same router: another model, another backend.
-            place = repr((_same(url), sorted((proxy.get("options") or {}).items())))
-            if places.setdefault(place, index) != index:
-                yield (
-                    (*here, "admin_url"),
-                    f"is the router of proxies[{places[place]}] already; one table with all its pools is enough",
-                )
-        yield from _check_tls(here, proxy)
-
-
-def _same(url: str) -> str:
-    return canonical_url(url) if urlsplit(url).scheme in _HTTP_SCHEMES else url
-
-
-def _check_tls(here: tuple[str | int, ...], proxy: dict[str, Any]) -> Iterator[Problem]:
-    if "certificate_key" in proxy and "certificate" not in proxy:
-        yield (*here, "certificate_key"), "is given without certificate"
-    urls = [url for key in ("admin_url", "data_url") if (url := proxy.get(key)) is not None]
-    if urls and not any(url.lower().startswith("https:") for url in urls):
-        for key in ("ca", "certificate"):
-            if key in proxy:
-                yield (*here, key), "has no meaning without https:// in admin_url or data_url"
-
-
-def _check_pools(proxies: list[dict[str, Any]], pools: dict[str, Any]) -> Iterator[Problem]:
-    for index, proxy in enumerate(proxies):
-        for pool in proxy.get("pools") or ():
-            if pool not in pools:
-                near = nearest(pool, pools)
-                yield (
-                    ("proxies", index, "pools"),
-                    f"{pool!r} is not declared; {f'did you mean {near!r}?' if near else f'add [pools.{pool}]'}",
-                )
-    yield from _check_roles(proxies, pools)
-    if any(proxy.get("pools") is None for proxy in proxies):
-        return  # which pools that proxy serves is not known; its own problem is reported
-    served = {pool for proxy in proxies for pool in proxy["pools"]}
-    required = PoolPolicy().requires_proxy
-    for name, pool in pools.items():
-        if name not in served and pool is not None and pool.get("requires_proxy", required):
-            yield (
-                ("pools", name),
-                "requires a proxy and none serves it; name it in a proxy or set requires_proxy = false",
-            )
-
-
-def _check_roles(proxies: list[dict[str, Any]], pools: dict[str, Any]) -> Iterator[Problem]:
-    for name, pool in pools.items():
-        role = (pool or {}).get("role") or PoolPolicy().role
-        if "bootstrap" in (pool or {}) and role != "prefill":
-            yield ("pools", name, "bootstrap"), 'has a meaning for role = "prefill" only'
-        if role == PoolPolicy().role:
-            continue
-        for proxy in proxies:
-            if proxy.get("kind") is None or name not in (proxy.get("pools") or ()):
-                continue
-            kind = find_kind(proxy["kind"])
-            if not kind.roles:
-                yield (
-                    ("pools", name, "role"),
-                    f"{role!r} cannot be told to a proxy of kind {kind.name!r}, which serves it",
-                )
-            elif kind.bootstrap and role == "prefill" and "bootstrap" not in pool:
-                needed = f"is missing: proxies of kind {kind.name!r} must be told where decode workers fetch from"
-                yield ("pools", name, "bootstrap"), f"{needed}; name the worker's address that has that port"
 
 
 def refuse_unreachable_log(settings: Settings, ray_nodes: int) -> None:

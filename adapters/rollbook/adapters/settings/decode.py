@@ -14,8 +14,6 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 from msgspec import inspect
 
-from rollbook.adapters.proxies.kinds import ProxyKind
-from rollbook.adapters.proxies.registry import UnusableKind, find_kind
 from rollbook.adapters.secret_ref import SecretRef
 from rollbook.adapters.settings.checks import (
     EXAMPLES,
@@ -25,22 +23,16 @@ from rollbook.adapters.settings.checks import (
     Check,
     Problem,
     admin_url_problem,
-    check_together,
 )
 from rollbook.adapters.settings.model import ProxySettings
+from rollbook.adapters.settings.shapes import FromVariable, expected, fields_of, kind_of, struct_info, without_none
+from rollbook.adapters.settings.together import check_together
 from rollbook.adapters.spelling import suggestion
 
 _T = TypeVar("_T")
 Path = tuple[str | int, ...]
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
 _IN_CLEAR: Final = 'a secret in clear: change it, and write { env = "NAME" } or { file = "path" }'
-
-
-class FromVariable(msgspec.Struct, frozen=True):
-    """A value that an environment variable put into the tree."""
-
-    variable: str
-    text: str
 
 
 def format_path(path: Path) -> str:
@@ -62,42 +54,6 @@ def decode(tree: Mapping[str, Any], into: type[_T], *, where: str) -> tuple[_T |
     if walk.problems:
         return None, [_line(walk.variables, path, problem, where) for path, problem in walk.problems]
     return msgspec.convert(good, into), []
-
-
-def struct_info(struct: type) -> inspect.StructType:
-    """What msgspec knows of a struct. Raises `TypeError` for another type."""
-    info = inspect.type_info(struct)
-    if not isinstance(info, inspect.StructType):
-        msg = f"{struct} is not a struct"
-        raise TypeError(msg)
-    return info
-
-
-def kind_of(proxy: Mapping[str, Any]) -> ProxyKind | None:
-    """The kind that an entry of `[[proxies]]` names, or None for one that is not known."""
-    kind = proxy.get("kind")
-    name = kind.text if isinstance(kind, FromVariable) else kind
-    if not isinstance(name, str):
-        return None
-    try:
-        return find_kind(name)
-    except UnusableKind:
-        return None
-
-
-def fields_of(info: inspect.StructType, value: Mapping[str, Any]) -> tuple[inspect.Field, ...]:
-    """The fields of a struct, where `value` stands for one; the options of a proxy are the struct that its kind has."""
-    kind = kind_of(value) if info.cls is ProxySettings else None
-    if kind is None:
-        return info.fields
-    options = struct_info(kind.options)
-    required = any(field.required for field in options.fields)
-    return tuple(
-        inspect.Field(name=field.name, encode_name=field.encode_name, type=options, required=required)
-        if field.name == "options"
-        else field
-        for field in info.fields
-    )
 
 
 def _example(info: inspect.StructType, field: inspect.Field, value: Mapping[str, Any]) -> str:
@@ -282,38 +238,12 @@ _PYTHON_TYPES: Final[dict[type[inspect.Type], Any]] = {
     inspect.AnyType: Any,
 }
 
-_TOML_NAMES: Final[dict[type[inspect.Type], str]] = {
-    inspect.StrType: "a string",
-    inspect.BoolType: "true or false",
-    inspect.IntType: "a whole number",
-    inspect.FloatType: "a number",
-    inspect.VarTupleType: "a list of strings",
-}
-
 
 def _literal(kind: inspect.Type) -> Any:
     if isinstance(kind, inspect.LiteralType):
         return Literal[kind.values]
     msg = f"settings hold a type that the walk does not know: {kind}"
     raise TypeError(msg)
-
-
-def without_none(kind: inspect.Type) -> inspect.Type:
-    """The type of a field that may be left out; TOML has no null, so None can only be a default."""
-    if isinstance(kind, inspect.UnionType):
-        others = [one for one in kind.types if not isinstance(one, inspect.NoneType)]
-        if len(others) == 1:
-            return others[0]
-    return kind
-
-
-def expected(kind: inspect.Type) -> str:
-    """What a value of this type is called in TOML."""
-    if isinstance(kind, inspect.LiteralType):
-        return " or ".join(json.dumps(value) for value in kind.values)
-    if isinstance(kind, inspect.VarTupleType) and isinstance(kind.item_type, inspect.StructType):
-        return "a list of tables ([[...]])"
-    return _TOML_NAMES.get(type(kind), "a table")
 
 
 def describe(value: Any) -> str:

@@ -22,7 +22,8 @@ from typing import Any, Final
 from msgspec import inspect
 
 from rollbook.adapters.secret_ref import SecretRef
-from rollbook.adapters.settings.decode import FromVariable, Path, fields_of
+from rollbook.adapters.settings.decode import Path
+from rollbook.adapters.settings.shapes import FromVariable, fields_of
 from rollbook.adapters.spelling import nearest
 
 PREFIX: Final = "ROLLBOOK_"

@@ -15,7 +15,6 @@ from msgspec import inspect
 
 from rollbook.adapters.proxies.registry import BUILT_IN, find_kind
 from rollbook.adapters.secret_ref import SecretRef
-from rollbook.adapters.settings.decode import expected, without_none
 from rollbook.adapters.settings.model import (
     LogSettings,
     NatsSettings,
@@ -25,6 +24,7 @@ from rollbook.adapters.settings.model import (
     StaticProvider,
     WebSettings,
 )
+from rollbook.adapters.settings.shapes import expected, without_none
 from rollbook.projections.policy import PoolPolicy, ReconcilePolicy
 
 _SECTIONS: Final[tuple[tuple[str, type[msgspec.Struct]], ...]] = (
