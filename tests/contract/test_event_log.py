@@ -255,3 +255,28 @@ async def test_identity_stays(log, draft):
     before = await log.state()
     await log.append([draft()])
     assert (await log.state()).identity == before.identity != ""
+
+
+# ---------------------------------------------------------------- some subjects only
+
+
+async def test_reads_only_the_subjects_that_are_asked_for(log, draft, fleet):
+    for worker in ("a", "b", "a", "c", "a"):
+        await log.append([draft(worker, worker.encode())])
+    await log.append([draft("p", b"p", family="proxy")])
+    some = [f"rollbook.{fleet}.worker.a", f"rollbook.{fleet}.proxy.*"]
+    got = []
+    async with asyncio.timeout(DEADLINE), contextlib.aclosing(log.read(1, some)) as batches:
+        async for batch in batches:
+            got.extend(batch)
+            if len(got) == 3:
+                break
+        await log.append([draft("b", b"not this"), draft("a", b"late")])
+        got.extend(await anext(batches))
+    assert [(one.sequence, one.payload) for one in got] == [(3, b"a"), (5, b"a"), (6, b"p"), (8, b"late")]
+
+
+async def test_the_last_message_of_several_subjects(log, draft, fleet):
+    await log.append([draft("a", b"1"), draft("b", b"2"), draft("p", b"3", family="proxy")])
+    assert (await log.last(f"rollbook.{fleet}.worker.*")).payload == b"2"
+    assert await log.last(f"rollbook.{fleet}.operator.worker.*") is None

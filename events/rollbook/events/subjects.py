@@ -6,6 +6,8 @@ on such a wildcard would answer service requests itself.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from rollbook.events.errors import InvalidName, InvalidSubject
@@ -100,6 +102,16 @@ def subject_of(fact: Fact, fleet: str) -> str:
         case _:
             msg = f"{type(fact).__name__} has no subject: only facts that this version knows can be published"
             raise InvalidSubject(msg)
+
+
+def covers(patterns: Iterable[str], subject: str) -> bool:
+    """Whether one of `patterns` is `subject`, or has `*` where they differ, as NATS reads it."""
+    return any(pattern == subject or ("*" in pattern and _matches(pattern, subject)) for pattern in patterns)
+
+
+def _matches(pattern: str, subject: str) -> bool:
+    wanted, tokens = pattern.split("."), subject.split(".")
+    return len(wanted) == len(tokens) and all(w in {"*", t} for w, t in zip(wanted, tokens, strict=True))
 
 
 def parse_subject(subject: str) -> Subject:

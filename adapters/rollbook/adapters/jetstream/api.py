@@ -20,6 +20,9 @@ BATCH_ID: Final = "Nats-Batch-Id"
 BATCH_SEQUENCE: Final = "Nats-Batch-Sequence"
 BATCH_COMMIT: Final = "Nats-Batch-Commit"
 
+ARCHIVED_BEFORE: Final = "rollbook.archived_before"
+"""In the stream's metadata: only single messages are left of what is older than this sequence."""
+
 NO_STREAM: Final = 10059
 """err_code: there is no such stream."""
 NO_MESSAGE: Final = 10037

@@ -151,9 +151,10 @@ class JetStreamLog:
 
     # ------------------------------------------------------------ reading
 
-    async def read(self, after: int) -> AsyncGenerator[Sequence[Stored]]:
+    async def read(self, after: int, subjects: Sequence[str] = ()) -> AsyncGenerator[Sequence[Stored]]:
         """Yield everything with a sequence above `after`, in order, in batches, then go on as facts arrive.
 
+        `subjects` (wildcards are allowed, and none may cover another) leaves out the rest; by default all are read.
         Goes on after reconnections, lost consumers and lost deliveries. Closing the generator frees its consumer.
         Raises `LogUnavailable` when it cannot for `patience` seconds, or when the log has lost its end; and
         `HistoryHole` when the log was replaced by another one meanwhile.
@@ -162,7 +163,7 @@ class JetStreamLog:
         newest: Stored | None = None
         pauses = 0
         while True:
-            identity, pull = await self._open(after, identity, overlap=newest is not None)
+            identity, pull = await self._open(after, identity, subjects, overlap=newest is not None)
             try:
                 if newest is not None:
                     batch = _after(newest, await pull.batch())
@@ -181,7 +182,9 @@ class JetStreamLog:
             await asyncio.sleep(min(_SLOWEST_RETRY, 0.01 * 2**pauses) if pauses else 0)
             pauses += 1
 
-    async def _open(self, after: int, identity: str | None, *, overlap: bool) -> tuple[str, Pull]:
+    async def _open(
+        self, after: int, identity: str | None, subjects: Sequence[str], *, overlap: bool
+    ) -> tuple[str, Pull]:
         """A pull from `after` on (with `overlap`: from the message at `after`), and which log it is."""
         until = time.monotonic() + self._patience
         while True:
@@ -189,7 +192,8 @@ class JetStreamLog:
                 state = await self.state()
                 _check(state, after, identity)
                 first = after if overlap else after + 1
-                return state.identity, await Pull.open(self._client, self._stream, first, timeout=self._timeout)
+                opening = Pull.open(self._client, self._stream, first, timeout=self._timeout, subjects=subjects)
+                return state.identity, await opening
             except LogUnavailable as exc:
                 if isinstance(exc, _LostEnd) or self._client.is_closed or time.monotonic() > until:
                     raise
@@ -203,14 +207,15 @@ class JetStreamLog:
         info = await self._info()
         state = info["state"]
         first = state["first_seq"] if state["messages"] else state["last_seq"] + 1
-        return LogState(info["created"], first, state["last_seq"])
+        kept_from = int((info["config"].get("metadata") or {}).get(api.ARCHIVED_BEFORE, 0))
+        return LogState(info["created"], max(first, kept_from), state["last_seq"])
 
     async def get(self, sequence: int) -> Stored | None:
         """The message at `sequence`, or None if the log does not hold it (any more). Raises `LogUnavailable`."""
         return _stored(await self._message({"seq": sequence})) if sequence > 0 else None
 
     async def last(self, subject: str) -> Stored | None:
-        """The newest message on `subject`, or None. Raises `LogUnavailable`."""
+        """The newest message on `subject` (wildcards are allowed), or None. Raises `LogUnavailable`."""
         return _stored(await self._message({"last_by_subj": subject}))
 
     async def _info(self) -> dict[str, Any]:

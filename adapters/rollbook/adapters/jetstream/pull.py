@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import nats.errors
@@ -71,10 +71,15 @@ class Pull:
         self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
-    async def open(cls, client: Client, stream: str, first: int, *, timeout: float) -> Pull:
-        """Begin at sequence `first`, or the next one that there is. Raises `LogUnavailable`."""
+    async def open(
+        cls, client: Client, stream: str, first: int, *, timeout: float, subjects: Sequence[str] = ()
+    ) -> Pull:
+        """Begin at sequence `first`, or the next one that there is. Raises `LogUnavailable`.
+
+        `subjects` (wildcards are allowed, and none may cover another) leaves the rest of the stream to the server.
+        """
         consumer = f"read_{client.new_inbox().rpartition('.')[2]}"
-        config = {
+        config: dict[str, Any] = {
             "name": consumer,
             "description": "Rollbook reads the log",
             "ack_policy": "none",
@@ -85,6 +90,8 @@ class Pull:
             "num_replicas": 1,
             "inactive_threshold": int(INACTIVE * _NANO),
         }
+        if subjects:
+            config["filter_subjects"] = list(subjects)
         try:
             body = {"stream_name": stream, "config": config}
             await question(client, f"CONSUMER.CREATE.{stream}.{consumer}", body, timeout=timeout)

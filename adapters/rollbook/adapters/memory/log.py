@@ -15,6 +15,7 @@ from typing import Final
 
 from rollbook.adapters.memory.faults import Chance, LogFaults
 from rollbook.events import Draft
+from rollbook.events.subjects import covers
 from rollbook.projections.ports import AppendConflict, Clock, LogState, LogUnavailable, Stored
 
 NO_FAULTS: Final = LogFaults()
@@ -130,8 +131,11 @@ class MemoryLog:
 
     # -------------------------------------------------------------- reading
 
-    async def read(self, after: int) -> AsyncGenerator[Sequence[Stored]]:
-        """Yield what is above `after` in order, in batches, then what comes; raise `LogUnavailable` when cut off."""
+    async def read(self, after: int, subjects: Sequence[str] = ()) -> AsyncGenerator[Sequence[Stored]]:
+        """Yield what is above `after` in order, in batches, then what comes; raise `LogUnavailable` when cut off.
+
+        `subjects` (wildcards are allowed) leaves out the rest; by default all are read.
+        """
         position = after
         dropped = False
         losses = self._losses
@@ -157,8 +161,9 @@ class MemoryLog:
                 raise LogUnavailable(msg)
             position = batch[-1].sequence
             dropped = chance.hits(faults.drop_batch)
-            if not dropped:
-                yield batch
+            wanted = [one for one in batch if covers(subjects, one.subject)] if subjects else batch
+            if wanted and not dropped:
+                yield wanted
 
     async def _notice(self, grown: asyncio.Event) -> None:
         """Wait for news; without any, the next heartbeat shows that the newest batch was lost."""
@@ -180,9 +185,10 @@ class MemoryLog:
         return self._at(sequence)
 
     async def last(self, subject: str) -> Stored | None:
-        """The newest message on `subject`, or None. Raises `LogUnavailable`."""
+        """The newest message on `subject` (wildcards are allowed), or None. Raises `LogUnavailable`."""
         self._check("last")
-        return self._at(self._last.get(subject, 0))
+        found = (sequence for name, sequence in self._last.items() if covers([subject], name))
+        return self._at(self._last.get(subject) or (max(found, default=0) if "*" in subject else 0))
 
     @property
     def _end(self) -> int:

@@ -1,0 +1,106 @@
+"""A moment as a person says it, a sequence or a time, and the state that the log gives for it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from rollbook.events import Codec, Recorded, RollbookError
+from rollbook.events.times import parse_rfc3339
+from rollbook.projections.fold import State, restore
+from rollbook.projections.history.past import Past
+from rollbook.projections.ports import Stored
+from rollbook.projections.roster import Change
+
+_AGO: Final = re.compile(r"-(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?)(?P<unit>ms|s|m|h|d)")
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_LONGEST_AGO: Final = 10_000 * 86_400.0
+
+Witness = Callable[[Stored, Recorded | None, Change], None]
+"""Called after each message of a fold, with what it changed."""
+
+
+class NoSuchMoment(RollbookError):
+    """Words that name no moment, or one that the log does not have."""
+
+
+class Moment(msgspec.Struct, frozen=True):
+    """Exactly one of the two is set."""
+
+    sequence: int | None = None
+    time: float | None = None
+    """Seconds since the epoch."""
+
+
+NOW: Final = Moment(time=math.inf)
+
+
+def parse_moment(text: str, now: float) -> Moment:
+    """`4711`, `2026-11-30T02:40:28Z`, `-15m` or `now`. Raises `NoSuchMoment`."""
+    said = text.strip()
+    if said == "now":
+        return NOW
+    if said.isdecimal() and said.isascii():
+        return Moment(sequence=int(said[:19]))
+    if (ago := _AGO.fullmatch(said)) is not None:
+        seconds = float(ago["number"]) * _SECONDS[ago["unit"]]
+        if seconds > _LONGEST_AGO:
+            raise NoSuchMoment(f"{text!r} is longer ago than any log; write at most -10000d")
+        return Moment(time=now - seconds)
+    try:
+        return Moment(time=parse_rfc3339(said))
+    except (ValueError, OverflowError) as exc:
+        detail = f" ({exc})" if "time zone" in str(exc) else ""
+        raise NoSuchMoment(
+            f"{text[:80]!r} is no moment{detail}; write a sequence such as 4711, a time such as 2026-11-30T02:40:28Z, "
+            "-15m, or now"
+        ) from exc
+
+
+async def sequence_of(past: Past, moment: Moment) -> int:
+    """The last sequence at that moment; what was stored in the very instant counts. Raises `NoSuchMoment`."""
+    first, last = await past.ends()
+    if moment.time == math.inf:
+        return last
+    if moment.time is not None:
+        return min(await past.first_at(math.nextafter(moment.time, math.inf)) - 1, last)
+    sequence = moment.sequence or 0
+    if sequence > last:
+        raise NoSuchMoment(f"there is no sequence {sequence} yet: the log ends at {last}")
+    return max(sequence, first - 1) if first == 1 else sequence
+
+
+async def fold(past: Past, codec: Codec, state: State, to: int, witness: Witness | None = None) -> State:
+    """Go on from `state` up to `to`, and return it. Raises `HistoryHole`."""
+    if state.sequence >= to:
+        return state
+    apply = state.apply
+    async for batch in past.read(state.sequence + 1, to):
+        if witness is None:
+            for stored in batch:
+                apply(stored, codec)
+            continue
+        for stored in batch:
+            recorded, change = apply(stored, codec)
+            witness(stored, recorded, change)
+    return state
+
+
+async def state_at(past: Past, codec: Codec, sequence: int) -> State:
+    """What the log says up to `sequence`: the newest state kept at or before it, and the facts from there on.
+
+    Raises `HistoryHole` if what lies between is not to be had.
+    """
+    async for snapshot in past.snapshots():
+        if snapshot.sequence <= sequence and (state := restore(snapshot)) is not None:
+            return await fold(past, codec, state, sequence)
+    return await fold(past, codec, State(), sequence)
+
+
+def copy_of(state: State) -> State:
+    """The same state, on its own: a fold goes on without it."""
+    return msgspec.msgpack.decode(state.encode(), type=State)

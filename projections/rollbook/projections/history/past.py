@@ -1,0 +1,177 @@
+"""What history is read from: the log, files that were moved out of it, or both as one.
+
+A `Past` ends, unlike the log: it is read from one sequence to another, and whoever reads gets all of it or an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from typing import Protocol
+
+import msgspec
+
+from rollbook.events.archived import PREFIX, read_notes
+from rollbook.projections.fold import message_id
+from rollbook.projections.ports import EventLog, HistoryHole, LogState, Snapshot, SnapshotStore, Stored
+
+
+class Past(Protocol):
+    """All that happened between two sequences."""
+
+    async def ends(self) -> tuple[int, int]:
+        """The first and the last sequence that can be read now; `(n + 1, n)` if there are none."""
+        ...
+
+    def read(self, first: int, last: int, subjects: Sequence[str] = ()) -> AsyncGenerator[Sequence[Stored]]:
+        """Everything from `first` to `last`, in order, in batches; with `subjects`, only what stands on them.
+
+        Raises `HistoryHole` if something of it is missing.
+        """
+        ...
+
+    async def first_at(self, moment: float) -> int:
+        """The first sequence stored at or after `moment` (seconds since the epoch); one past the end if none is."""
+        ...
+
+    def snapshots(self) -> AsyncIterator[Snapshot]:
+        """The states that were kept of it and belong to it, newest first."""
+        ...
+
+
+class FilteredLog(EventLog, Protocol):
+    """A log that can leave out subjects by itself."""
+
+    def read(self, after: int, subjects: Sequence[str] = ()) -> AsyncGenerator[Sequence[Stored]]:
+        """As `EventLog.read`; with `subjects` (wildcards are allowed), only what stands on them."""
+        ...
+
+
+class LogPast:
+    """The log itself, up to its present end."""
+
+    def __init__(self, log: FilteredLog, store: SnapshotStore) -> None:
+        self._log = log
+        self._store = store
+
+    async def state(self) -> LogState:
+        """Ends and identity of the log now. Raises `LogUnavailable`."""
+        return await self._log.state()
+
+    async def ends(self) -> tuple[int, int]:
+        """Its ends now. Raises `LogUnavailable`."""
+        state = await self._log.state()
+        return state.first_sequence, state.last_sequence
+
+    async def read(self, first: int, last: int, subjects: Sequence[str] = ()) -> AsyncGenerator[Sequence[Stored]]:
+        """All of it in order. What reading lost is read again; raises `HistoryHole` for what the log has not."""
+        begin, _ = await self.ends()
+        if first < begin and first <= last:
+            raise HistoryHole(first, f"it begins at {begin}")
+        after, end = first - 1, min(last, await self._newest(subjects)) if subjects else last
+        while after < end:
+            async with contextlib.aclosing(self._log.read(after, subjects)) as batches:
+                async for batch in batches:
+                    whole = batch if subjects else _whole(batch, after)
+                    if whole:
+                        after = whole[-1].sequence
+                        wanted = whole if after <= last else [one for one in whole if one.sequence <= last]
+                        if wanted:
+                            yield as_noted(wanted)
+                    if after >= end:
+                        return
+                    if len(whole) < len(batch):
+                        if await self._log.get(after + 1) is None:
+                            raise HistoryHole(after + 1, "it is missing in the middle")
+                        break
+
+    async def _newest(self, subjects: Sequence[str]) -> int:
+        """The last sequence on any of them; it may lie beyond what is wanted, and then ends the reading as well."""
+        found = [await self._log.last(subject) for subject in subjects]
+        return max((one.sequence for one in found if one is not None), default=0)
+
+    async def first_at(self, moment: float) -> int:
+        """Found by halving."""
+        low, end = await self.ends()
+        high = end + 1
+        while low < high:
+            middle = (low + high) // 2
+            stored = await self._log.get(middle)
+            if stored is None or as_noted([stored])[0].stored_at < moment:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    async def snapshots(self) -> AsyncGenerator[Snapshot]:
+        """Those that the log confirms, newest first."""
+        state = await self._log.state()
+        found = [one async for one in self._store.newest_first() if one.identity == state.identity]
+        for snapshot in sorted(found, key=lambda one: one.sequence, reverse=True):
+            if snapshot.sequence <= state.last_sequence:
+                stored = await self._log.get(snapshot.sequence)
+                if stored is not None and message_id(stored) == snapshot.fact_id:
+                    yield snapshot
+
+
+class JoinedPast:
+    """What was moved out of the log, and the log, as one. Where both have a sequence, the log counts."""
+
+    def __init__(self, older: Past, newer: Past) -> None:
+        self._older = older
+        self._newer = newer
+
+    async def ends(self) -> tuple[int, int]:
+        """From the archive's beginning to the log's end."""
+        first, last = await self._older.ends()
+        begin, end = await self._newer.ends()
+        return (min(first, begin) if first <= last else begin), max(end, last)
+
+    async def read(self, first: int, last: int, subjects: Sequence[str] = ()) -> AsyncGenerator[Sequence[Stored]]:
+        """First the archive, then the log. Raises `HistoryHole` for what neither has."""
+        begin, _ = await self._newer.ends()
+        if first < begin:
+            async for batch in self._older.read(first, min(last, begin - 1), subjects):
+                yield batch
+        if last >= begin:
+            async for batch in self._newer.read(max(first, begin), last, subjects):
+                yield batch
+
+    async def first_at(self, moment: float) -> int:
+        """Looked for in the archive first."""
+        begin, _ = await self._newer.ends()
+        first, last = await self._older.ends()
+        if first <= last:
+            found = await self._older.first_at(moment)
+            if found < min(begin, last + 1):
+                return found
+        return await self._newer.first_at(moment)
+
+    async def snapshots(self) -> AsyncGenerator[Snapshot]:
+        """Of the log, then of the archive."""
+        async for snapshot in self._newer.snapshots():
+            yield snapshot
+        async for snapshot in self._older.snapshots():
+            yield snapshot
+
+
+def as_noted(batch: Sequence[Stored]) -> Sequence[Stored]:
+    """With the times at which a log that was made from an archive first had its facts."""
+    if not any(one.payload.startswith(PREFIX) for one in batch):
+        return batch
+    return [_noted(one) for one in batch]
+
+
+def _noted(stored: Stored) -> Stored:
+    notes = read_notes(stored.payload)
+    if notes is None or notes.sequence != stored.sequence:
+        return stored
+    return msgspec.structs.replace(stored, stored_at=notes.stored_at)
+
+
+def _whole(batch: Sequence[Stored], after: int) -> Sequence[Stored]:
+    """As much of a batch as follows on `after` without a gap."""
+    for index, stored in enumerate(batch):
+        if stored.sequence != after + index + 1:
+            return batch[:index]
+    return batch
