@@ -1,175 +1,184 @@
-"""What every `Proxy` must do, asked of the one in memory and of a real sglang-router."""
+"""What every `Proxy` must do, asked of real routers and of the one in memory with each one's capabilities."""
 
 from __future__ import annotations
 
-import random
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 import pytest
-from support.routers import running_router
+from support.benches import FLEET, IN_MEMORY, ROUTERS, MemoryBench
+from support.routers import need_haproxy, running
 from support.until import until
-from support.workers import HttpWorker, http_worker, http_workers, nobody_listens
 
-from rollbook.adapters.clock import SystemClock
-from rollbook.adapters.memory.proxy import MemoryProxy
-from rollbook.adapters.proxies.kinds import ProxyConfig
-from rollbook.adapters.proxies.sglang import SglangProxy
-from rollbook.projections.ports import Done, Entry, Failed, Pending, Target
+from rollbook.projections.ports import Answer, Capabilities, Done, Entry, Failed, Pending, Target, Unsupported
 
-FLEET = "math-rl"
-
-
-class MemoryBench:
-    """A router in memory, and the world of URLs that it sees."""
-
-    def __init__(self) -> None:
-        self._answering: set[str] = set()
-        self.proxy = MemoryProxy(
-            "router", FLEET, SystemClock(), random.Random(7), answers=lambda url: url in self._answering, patience=0.2
-        )
-
-    async def worker(self) -> str:
-        return (await self.workers(1))[0]
-
-    async def workers(self, count: int) -> list[str]:
-        urls = [f"http://10.0.0.1:{8000 + len(self._answering) + number}" for number in range(count)]
-        self._answering.update(urls)
-        return urls
-
-    async def unreachable(self) -> str:
-        return "http://10.0.0.9:1"
-
-    async def stranger(self, url: str) -> None:
-        self.proxy.put(url, fleet="other", worker="rollout-0-0", incarnation=1)
-
-    def restart(self) -> None:
-        self.proxy.restart()
-
-
-class SglangBench:
-    """The real router; workers are HTTP servers in this process."""
-
-    def __init__(self, router, stack: AsyncExitStack) -> None:
-        self._router = router
-        self._stack = stack
-        self.proxy = SglangProxy(ProxyConfig(name="router", admin_url=router.url, fleet=FLEET))
-
-    async def worker(self) -> str:
-        worker: HttpWorker = await self._stack.enter_async_context(http_worker())
-        return worker.url
-
-    async def workers(self, count: int) -> list[str]:
-        return [worker.url for worker in await self._stack.enter_async_context(http_workers(count))]
-
-    async def unreachable(self) -> str:
-        return await self._stack.enter_async_context(nobody_listens())
-
-    async def stranger(self, url: str) -> None:
-        other = SglangProxy(ProxyConfig(name="router", admin_url=self._router.url, fleet="other"))
-        try:
-            await add(other, Target(worker="rollout-0-0", incarnation=1, url=url))
-        finally:
-            await other.close()
-
-    def restart(self) -> None:
-        self._router.restart()
+REAL = {
+    "sglang": Capabilities(async_add=True, probes_on_add=True),
+    "vllm": Capabilities(tag=False, probes_on_add=True),
+    "haproxy": Capabilities(drain=True),
+}
+"""What each kind must say of itself."""
 
 
 @pytest.fixture(scope="module")
-def router(tmp_path_factory):
-    with running_router(tmp_path_factory.mktemp("router")) as router:
+def router(request, tmp_path_factory):
+    """The router of the kind that `bench` asks for; one after the other, each for all tests of this module."""
+    kind = request.param
+    if kind not in ROUTERS:
+        yield None
+        return
+    if kind == "haproxy":
+        need_haproxy()
+    with running(ROUTERS[kind][0](tmp_path_factory.mktemp(kind))) as router:
         yield router
 
 
-@pytest.fixture(params=["memory", pytest.param("sglang", marks=pytest.mark.router)])
-async def bench(request):
+@pytest.fixture
+async def bench(request, router):
+    kind = request.node.callspec.params["router"]
     async with AsyncExitStack() as stack:
-        bench = MemoryBench() if request.param == "memory" else SglangBench(request.getfixturevalue("router"), stack)
+        bench = MemoryBench(IN_MEMORY[kind]) if router is None else ROUTERS[kind][1](router, stack)
         stack.push_async_callback(bench.proxy.close)
-        for entry in (await bench.proxy.list()).entries:
+        for entry in await entries(bench.proxy):
             await remove(bench.proxy, entry)
         yield bench
+
+
+def kinds_that(can: Callable[[Capabilities], bool] = lambda _: True) -> pytest.MarkDecorator:
+    """Run the test with every kind whose capabilities are so."""
+    real = [pytest.param(kind, marks=pytest.mark.router) for kind, said in REAL.items() if can(said)]
+    memory = [kind for kind, said in IN_MEMORY.items() if can(said)]
+    return pytest.mark.parametrize("router", [*memory, *real], indirect=True)
+
+
+every_kind = kinds_that()
 
 
 async def entries(proxy) -> tuple[Entry, ...]:
     return (await proxy.list()).entries
 
 
-async def add(proxy, target: Target) -> Entry:
-    """Add, and wait until the entry is listed with these tags and the job for its URL is over."""
-
-    def mine(listed):
-        return [entry for entry in listed if entry.url == target.url and entry.incarnation == target.incarnation]
-
-    pending = await proxy.add(target)
-    assert isinstance(pending, Pending)
-    entry = mine(await until(lambda: entries(proxy), mine))[0]
-    assert await until(lambda: proxy.outcome(pending), lambda answer: answer != pending) == Done()
-    return entry
+async def handles(proxy) -> set[str]:
+    return {entry.handle for entry in await entries(proxy)}
 
 
-async def remove(proxy, entry: Entry) -> None:
-    assert await proxy.remove(entry) == Done()
-    await until(lambda: entries(proxy), lambda listed: entry.handle not in {other.handle for other in listed})
+def whose(entry: Entry) -> tuple[str, str | None, str | None, int | None]:
+    return entry.url, entry.fleet, entry.worker, entry.incarnation
 
 
 def target(url: str, worker: str = "rollout-3-0", incarnation: int = 8) -> Target:
     return Target(worker=worker, incarnation=incarnation, url=url)
 
 
+def expected(proxy, target: Target) -> tuple[str, str | None, str | None, int | None]:
+    """`whose` of its entry."""
+    return (
+        (target.url, FLEET, target.worker, target.incarnation) if proxy.capabilities.tag else (target.url, *[None] * 3)
+    )
+
+
+async def ask(proxy, target: Target) -> Answer:
+    """Add, and wait for what becomes of it."""
+    answer = await proxy.add(target)
+    assert isinstance(answer, Pending) is proxy.capabilities.async_add
+    if isinstance(answer, Pending):
+        return await until(lambda: proxy.outcome(answer), lambda now: now != answer)
+    return answer
+
+
+async def add(proxy, target: Target) -> Entry:
+    """Add, and wait until it is listed and nothing is under way for its URL."""
+    assert await ask(proxy, target) == Done()
+    is_it = expected(proxy, target)
+    listed = await until(lambda: entries(proxy), lambda listed: is_it in map(whose, listed))
+    return next(entry for entry in listed if whose(entry) == is_it)
+
+
+async def remove(proxy, entry: Entry) -> None:
+    assert await proxy.remove(entry) == Done()
+    await until(lambda: handles(proxy), lambda listed: entry.handle not in listed)
+
+
+@every_kind
 async def test_a_new_router_lists_nothing(bench):
     assert await entries(bench.proxy) == ()
 
 
-async def test_an_added_worker_is_listed_with_its_tags(bench):
-    url = await bench.worker()
-    entry = await add(bench.proxy, target(url))
-    assert (entry.url, entry.fleet, entry.worker, entry.incarnation) == (url, FLEET, "rollout-3-0", 8)
-    assert entry.healthy is True
-    assert await entries(bench.proxy) == (entry,)
+@pytest.mark.parametrize(
+    ("router", "said"), [pytest.param(*it, marks=pytest.mark.router) for it in REAL.items()], indirect=["router"]
+)
+async def test_a_kind_says_what_it_can_do(bench, said):
+    assert bench.proxy.capabilities == said
 
 
-async def test_a_pending_add_of_a_listed_worker_ends_done(bench):
-    pending = await bench.proxy.add(target(await bench.worker()))
-    assert await until(lambda: bench.proxy.outcome(pending), lambda answer: answer != pending) == Done()
+@every_kind
+async def test_an_added_worker_is_listed_once_as_whose_it_is(bench):
+    wanted = target(await bench.worker())
+    entry = await add(bench.proxy, wanted)
+    assert whose(entry) == expected(bench.proxy, wanted)
+    assert entry.in_rotation
+    assert await handles(bench.proxy) == {entry.handle}
+    await until(lambda: entries(bench.proxy), lambda listed: [entry.healthy for entry in listed] == [True])
+
+
+@every_kind
+async def test_an_answered_add_is_listed(bench):
+    """What is done when it is answered need not be waited for; what is promised ends done."""
+    assert await ask(bench.proxy, target(await bench.worker())) == Done()
     assert len(await entries(bench.proxy)) == 1
 
 
-async def test_a_second_add_of_a_url_fails_and_the_first_tags_stay(bench):
+@every_kind
+async def test_a_second_add_never_takes_over_an_entry(bench):
     """I3: what is read back, not what was accepted, says whose entry it is."""
     url = await bench.worker()
     first = await add(bench.proxy, target(url, incarnation=8))
-    pending = await bench.proxy.add(target(url, incarnation=9))
-    answer = await until(lambda: bench.proxy.outcome(pending), lambda answer: answer != pending)
+    if bench.one_entry_a_url:
+        answer = await ask(bench.proxy, target(url, incarnation=9))
+    else:
+        answer = await ask(bench.proxy, target(await bench.worker(), incarnation=8))
     assert isinstance(answer, Failed)
-    assert "already exists" in answer.reason
-    assert await entries(bench.proxy) == (first,)
+    assert "already exists" in answer.reason.lower()
+    assert list(map(whose, await entries(bench.proxy))) == [whose(first)]
 
 
+@every_kind
 async def test_a_removal_takes_exactly_the_entry(bench):
     """I4: nothing else leaves with it."""
     one, two = await bench.workers(2)
     first = await add(bench.proxy, target(one, "rollout-0-0"))
     second = await add(bench.proxy, target(two, "rollout-1-0"))
     await remove(bench.proxy, first)
-    assert await entries(bench.proxy) == (second,)
+    assert await handles(bench.proxy) == {second.handle}
 
 
-async def test_a_removal_of_what_is_gone_is_done_and_takes_nothing(bench):
-    """I3: the second removal of a life does not take the next life on the same URL."""
+@every_kind
+async def test_a_removal_of_what_is_gone_is_done(bench):
+    url, another = await bench.workers(2)
+    entry = await add(bench.proxy, target(url))
+    await remove(bench.proxy, entry)
+    assert await bench.proxy.remove(entry) == Done()
+    stays = await add(bench.proxy, target(another, "rollout-4-0"))
+    assert await bench.proxy.remove(entry) == Done()
+    assert await handles(bench.proxy) == {stays.handle}
+
+
+@kinds_that(lambda can: can.tag)
+async def test_a_second_removal_of_a_life_does_not_take_the_next_one_on_its_url(bench):
+    """I3. A router that knows a URL only cannot tell; there, the lane removes nothing that it has not just seen."""
     url = await bench.worker()
     old = await add(bench.proxy, target(url, incarnation=8))
     await remove(bench.proxy, old)
-    assert await bench.proxy.remove(old) == Done()
     new = await add(bench.proxy, target(url, incarnation=9))
     assert new.handle != old.handle
     assert await bench.proxy.remove(old) == Done()
     later = await add(bench.proxy, target(await bench.worker(), "rollout-4-0"))
-    assert set(await entries(bench.proxy)) == {new, later}
+    assert await handles(bench.proxy) == {new.handle, later.handle}
 
 
+@kinds_that(lambda can: can.tag)
 async def test_a_handle_from_before_a_restart_removes_nobody(bench):
-    """I3: ids are valid until the router restarts, and mean nothing afterwards."""
+    """I3: handles are valid until the router restarts, and take nobody else afterwards."""
     url = await bench.worker()
     old = await add(bench.proxy, target(url, incarnation=8))
     bench.restart()
@@ -177,9 +186,20 @@ async def test_a_handle_from_before_a_restart_removes_nobody(bench):
     await bench.stranger(url)
     assert await bench.proxy.remove(old) == Done()
     other = await add(bench.proxy, target(await bench.worker(), "rollout-4-0"))
-    assert {(entry.url, entry.fleet) for entry in await entries(bench.proxy)} == {(url, "other"), (other.url, FLEET)}
+    listed = await until(lambda: entries(bench.proxy), lambda listed: len(listed) == 2)
+    assert {(entry.url, entry.fleet) for entry in listed} == {(url, "other"), (other.url, FLEET)}
 
 
+@every_kind
+async def test_a_restart_forgets_everything(bench):
+    wanted = target(await bench.worker())
+    await add(bench.proxy, wanted)
+    bench.restart()
+    assert await entries(bench.proxy) == ()
+    assert whose(await add(bench.proxy, wanted)) == expected(bench.proxy, wanted)
+
+
+@kinds_that(lambda can: can.async_add)
 async def test_a_promise_from_before_a_restart_stays_one(bench):
     """Never done, and not failed either: unknown is never no."""
     pending = await bench.proxy.add(target(await bench.worker()))
@@ -189,25 +209,33 @@ async def test_a_promise_from_before_a_restart_stays_one(bench):
     assert await entries(bench.proxy) == ()
 
 
+@kinds_that(lambda can: can.probes_on_add)
 async def test_an_add_of_what_does_not_answer_fails_and_is_never_listed(bench):
     url = await bench.unreachable()
-    pending = await bench.proxy.add(target(url))
-    assert isinstance(pending, Pending)
-    answer = await until(lambda: bench.proxy.outcome(pending), lambda answer: answer != pending)
+    answer = await ask(bench.proxy, target(url))
     assert isinstance(answer, Failed)
-    assert answer.reason
+    assert answer.retryable
     assert url in answer.reason
     assert await entries(bench.proxy) == ()
 
 
+@kinds_that(lambda can: not can.probes_on_add)
+async def test_what_does_not_answer_is_listed_where_nobody_asks_it(bench):
+    """Why a worker is asked before it is added."""
+    wanted = target(await bench.unreachable())
+    assert whose(await add(bench.proxy, wanted)) == expected(bench.proxy, wanted)
+
+
+@kinds_that(lambda can: can.tag)
 async def test_another_fleets_entry_keeps_its_own_tags(bench):
     """I11: whose an entry is can be told."""
     url = await bench.worker()
     await bench.stranger(url)
-    (entry,) = await entries(bench.proxy)
+    (entry,) = await until(lambda: entries(bench.proxy), bool)
     assert (entry.fleet, entry.worker, entry.incarnation) == ("other", "rollout-0-0", 1)
 
 
+@every_kind
 async def test_a_listing_has_the_canonical_spelling(bench):
     url = await bench.worker()
     spelled = bench.proxy.canonical_url(url.upper().replace("HTTP", "Http") + "/")
@@ -218,12 +246,32 @@ async def test_a_listing_has_the_canonical_spelling(bench):
         bench.proxy.canonical_url(url.removeprefix("http://"))
 
 
+@kinds_that(lambda can: can.drain)
+async def test_a_drained_entry_is_out_of_rotation_until_it_is_removed(bench):
+    one, two = await bench.workers(2)
+    entry = await add(bench.proxy, target(one, "rollout-0-0"))
+    other = await add(bench.proxy, target(two, "rollout-1-0"))
+    assert await bench.proxy.drain(entry) == Done()
+    listed = await until(lambda: entries(bench.proxy), lambda listed: not all(entry.in_rotation for entry in listed))
+    assert {now.handle: now.in_rotation for now in listed} == {entry.handle: False, other.handle: True}
+    await remove(bench.proxy, entry)
+    assert await bench.proxy.drain(entry) == Done()
+    assert await handles(bench.proxy) == {other.handle}
+
+
+@kinds_that(lambda can: not can.drain)
+async def test_a_drain_that_there_is_not_is_unsupported_and_changes_nothing(bench):
+    entry = await add(bench.proxy, target(await bench.worker()))
+    assert isinstance(await bench.proxy.drain(entry), Unsupported)
+    (still,) = await entries(bench.proxy)
+    assert (still.handle, still.in_rotation) == (entry.handle, True)
+
+
+@every_kind
 async def test_a_hundred_entries_are_listed_together(bench):
-    urls = await bench.workers(100)
-    for number, url in enumerate(urls):
-        assert isinstance(await bench.proxy.add(target(url, f"rollout-{number}-0")), Pending)
-    listed = await until(lambda: entries(bench.proxy), lambda listed: len(listed) == len(urls))
-    assert {(entry.url, entry.worker) for entry in listed} == {
-        (url, f"rollout-{number}-0") for number, url in enumerate(urls)
-    }
-    assert len({entry.handle for entry in listed}) == len(urls)
+    wanted = [target(url, f"rollout-{number}-0") for number, url in enumerate(await bench.workers(100))]
+    for one in wanted:
+        assert isinstance(await bench.proxy.add(one), Done | Pending)
+    listed = await until(lambda: entries(bench.proxy), lambda listed: len(listed) == len(wanted))
+    assert set(map(whose, listed)) == {expected(bench.proxy, one) for one in wanted}
+    assert len({entry.handle for entry in listed}) == len(wanted)

@@ -13,12 +13,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from textwrap import dedent
 from typing import TypeVar
 
 import pytest
 
 START_SECONDS = 60.0
 """They take up to 4 seconds alone on this kind of machine."""
+
+PORT_SECONDS = 10.0
+"""For a port to be free: by then, a program that ends at once ends for another reason."""
 
 QUICK = (
     "--worker-startup-timeout-secs=6",
@@ -81,7 +85,7 @@ class RouterProcess(ABC):
                     self.kill()
                     raise TimeoutError(f"{self!r} did not answer within {START_SECONDS:g} s:\n{self.output()}")
                 time.sleep(0.05)
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline - START_SECONDS + PORT_SECONDS:
                 raise RuntimeError(f"{self!r} ended by itself:\n{self.output()}")
 
     def kill(self) -> None:
@@ -102,6 +106,8 @@ class RouterProcess(ABC):
         """Until the end of the block it does nothing, and its connections stay open."""
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGSTOP)
+        # A signal takes its time: until every thread has stopped, one more call may be answered.
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
         try:
             yield
         finally:
@@ -203,7 +209,7 @@ class Haproxy(RouterProcess):
         backend hashed
             balance uri
             hash-type consistent
-    """
+        """
     ports = 3
 
     @property
@@ -220,7 +226,7 @@ class Haproxy(RouterProcess):
 
     def command(self) -> list[str]:
         file = self._directory / "haproxy.cfg"
-        file.write_text(self.CONFIG.format(sockets=self._directory, ports=self._ports))
+        file.write_text(dedent(self.CONFIG).format(sockets=self._directory, ports=self._ports) + "\n")
         return [_program("haproxy", "apt-get install haproxy"), "-db", "-f", str(file)]
 
     def answers(self) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing, suppress
 
 from aiohttp import web
+from support.until import until
 
 _QUIET = logging.getLogger("support.workers")
 _QUIET.disabled = True
@@ -21,6 +22,10 @@ class HttpWorker:
         self.name = name
         self.healthy = True
         """False: `/health` answers 503."""
+        self.gate: asyncio.Event | None = None
+        """With one, requests for work are answered when it is set."""
+        self.waiting = 0
+        """Requests for work that are under way."""
         self.served = 0
         """Requests for work that it answered."""
         self.port = 0
@@ -49,6 +54,14 @@ class HttpWorker:
         if runner is not None:
             await runner.cleanup()
 
+    async def reached(self, count: int = 1) -> None:
+        """Wait until so many requests for work are under way."""
+
+        async def look() -> int:
+            return self.waiting
+
+        await until(look, lambda waiting: waiting >= count)
+
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response(status=200 if self.healthy else 503, headers={"x-worker": self.name})
 
@@ -59,6 +72,12 @@ class HttpWorker:
         return web.json_response({"object": "list", "data": []})
 
     async def _generate(self, _: web.Request) -> web.Response:
+        self.waiting += 1
+        try:
+            if self.gate is not None:
+                await self.gate.wait()
+        finally:
+            self.waiting -= 1
         self.served += 1
         return web.json_response({"text": "ok", "worker": self.name})
 

@@ -22,6 +22,7 @@ from rollbook.projections.ports import (
     Capabilities,
     Done,
     Entry,
+    Failed,
     Listing,
     Pending,
     Target,
@@ -39,7 +40,6 @@ class _Worker(msgspec.Struct):
 
     url: str
     is_healthy: Any = None
-    load: Any = None
 
 
 class _Did(msgspec.Struct):
@@ -91,7 +91,7 @@ class VllmProxy:
         """
         if target.role != "regular":
             return Unsupported(f"vllm-router takes {target.role} workers on its command line only, not later")
-        return self._did(await self._http.call("POST", "/workers", {"url": target.url}))
+        return _did(await self._http.call("POST", "/workers", {"url": target.url}))
 
     async def drain(self, entry: Entry) -> Answer:
         """Not offered: requests in flight finish after a removal anyway."""
@@ -99,7 +99,7 @@ class VllmProxy:
 
     async def remove(self, entry: Entry) -> Answer:
         """Remove whatever has the entry's URL, which is all that the router knows of it; `Done` also if nothing has."""
-        return self._did(await self._http.call("DELETE", f"/workers/{quote(entry.handle, safe='')}"))
+        return _did(await self._http.call("DELETE", f"/workers/{quote(entry.handle, safe='')}"))
 
     async def outcome(self, pending: Pending) -> Answer:
         """Nothing is ever pending here."""
@@ -109,11 +109,12 @@ class VllmProxy:
         """Let go of connections."""
         await self._http.close()
 
-    @staticmethod
-    def _did(reply: Reply) -> Answer:
-        if reply.status == HTTPStatus.OK and reply.decode(_Did).success:
-            return Done()
+
+def _did(reply: Reply) -> Answer:
+    if reply.status != HTTPStatus.OK:
         return refused(reply, _OTHER_API)
+    did = reply.decode(_Did)
+    return Done() if did.success else Failed(did.message or "the router refused without a reason")
 
 
 def _entry(worker: _Worker) -> Entry:
@@ -121,7 +122,6 @@ def _entry(worker: _Worker) -> Entry:
         url=listed_url(worker.url),
         handle=worker.url,
         healthy=worker.is_healthy if isinstance(worker.is_healthy, bool) else None,
-        running=worker.load if type(worker.load) is int and worker.load >= 0 else None,
     )
 
 
