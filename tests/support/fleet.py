@@ -20,9 +20,9 @@ from rollbook.adapters.memory.proxy import AS_SGLANG, Call, MemoryProxy
 from rollbook.adapters.memory.readiness import MemoryReadiness
 from rollbook.adapters.memory.snapshots import MemorySnapshots
 from rollbook.events import Draft, Fact, Recorded, Undecodable, WorkerDown, WorkerUp
-from rollbook.projections.controller import Controller
+from rollbook.projections.controller import Companion, Controller
 from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy, ReconcilePolicy
-from rollbook.projections.ports import Capabilities, HostAndPort
+from rollbook.projections.ports import Capabilities, HostAndPort, Identity
 from rollbook.projections.resources import Resources
 
 W = "rollout-0-0"
@@ -90,6 +90,7 @@ class Fleet:
         self.proxies = {
             name: MemoryProxy(name, FLEET, self.clock, self.rng, capabilities=capabilities) for name in names
         }
+        self.companions: Sequence[Companion] = ()
         self.process: virtual.Process
         self.running: asyncio.Task[None]
         self.controller: Controller
@@ -114,7 +115,7 @@ class Fleet:
             owner=owner,
             tell=lambda event, **keys: self.told.append((event, keys)),
         )
-        return Controller(self.policy, resources, list(self.proxies.values()))
+        return Controller(self.policy, resources, list(self.proxies.values()), self.companions)
 
     def launch(self, owner: str = "one", rng: random.Random | None = None) -> None:
         """Start a controller as a process of its own."""
@@ -144,10 +145,13 @@ class Fleet:
 
     # -------------------------------------------------------------- workers
 
-    def place(self, worker: str = W, incarnation: int = 1, port: int = 8000) -> str:
+    def place(
+        self, worker: str = W, incarnation: int = 1, port: int = 8000, identity: Identity | None = None
+    ) -> str:
         """From now on this life of `worker` is there and answers. Returns its URL."""
         url = f"http://10.0.0.1:{port}"
-        self.provider.place(worker, incarnation=incarnation, addresses={"primary": HostAndPort("10.0.0.1", port)})
+        addresses = {"primary": HostAndPort("10.0.0.1", port)}
+        self.provider.place(worker, incarnation=incarnation, addresses=addresses, identity=identity)
         self.readiness.serve(url)
         return url
 

@@ -1,0 +1,300 @@
+"""The controller answers over a real nats-server; its fleet is in memory."""
+
+import asyncio
+import contextlib
+import json
+
+import pytest
+from support.core import FLEET
+from support.fleet import BY, Fleet, W
+from support.nats import DEADLINE
+from support.until import until
+
+from rollbook.adapters.jetstream.connection import Connection, connect
+from rollbook.adapters.memory.faults import ProxyFaults
+from rollbook.adapters.service.client import BadRequest, Controllers, ControllerSilent, NoController, Refusal
+from rollbook.adapters.service.frames import PART
+from rollbook.adapters.service.messages import (
+    INFO,
+    PLAN,
+    RECONCILE,
+    STATUS,
+    PlanRequest,
+    ReconcileRequest,
+    Reply,
+    Request,
+    Verb,
+)
+from rollbook.adapters.service.server import MOST_AT_ONCE, handler, service
+from rollbook.adapters.service.verbs import HANDLERS
+from rollbook.events import ReconcileHeld, ReconcileReleased, RollbookError, WorkerCordoned, WorkerUp
+from rollbook.projections.preview import Change
+from rollbook.projections.saved import save
+
+pytestmark = pytest.mark.integration
+
+OTHER = "rollout-1-0"
+
+
+class Number(Reply, frozen=True, kw_only=True):
+    number: int
+
+
+WAITING = Verb("waiting", Request, Number, Number)
+
+
+@contextlib.asynccontextmanager
+async def led(nats_client, *proxies, handlers=HANDLERS, **paces):
+    """A fleet in memory whose controller serves on `nats_client`, and who asks it."""
+    fleet = Fleet(*proxies, **paces)
+    fleet.companions = [service(nats_client, handlers)]
+    controller = fleet.controller = fleet.make()
+    running = asyncio.create_task(controller.run())
+    asking = Controllers(nats_client, FLEET)
+    try:
+        await until(lambda: answers(asking, running, handlers[0].verb), bool)
+        yield fleet, asking
+    finally:
+        controller.stop()
+        await running
+
+
+async def answers(asking, running, verb):
+    if running.done():
+        running.result()
+    with contextlib.suppress(NoController, Refusal):
+        await asking.ask(verb, verb.request())
+        return True
+    return False
+
+
+def reconcile(**fields):
+    return ReconcileRequest(by="ann@here", **fields)
+
+
+async def planned(asking, **fields):
+    return [(line.change, line.worker) for line in (await asking.ask(PLAN, PlanRequest(**fields))).lines]
+
+
+async def test_who_leads_says_so(nats_client):
+    async with led(nats_client, "a", "b") as (fleet, asking):
+        info = await asking.ask(INFO, Request())
+        assert (info.fleet, info.owner, info.epoch) == (FLEET, "one", 1)
+        assert info.proxies == {"a": ("rollout",), "b": ("rollout",)}
+        assert info.uptime_seconds >= 0
+        assert info.sequence <= fleet.controller.projector.state.sequence
+
+
+async def test_nobody_answers_before_and_after(nats_client):
+    asking = Controllers(nats_client, FLEET)
+    with pytest.raises(NoController, match="start one with `rollbook up`"):
+        await asking.ask(INFO, Request())
+    async with led(nats_client):
+        await asking.ask(INFO, Request())
+    with pytest.raises(NoController):
+        await asking.ask(INFO, Request())
+
+
+async def test_a_plain_nats_tool_can_ask_and_find_it(nats_client):
+    async with led(nats_client):
+        answer = await nats_client.request(f"rollbook-rpc.{FLEET}.info", b"", timeout=DEADLINE)
+        assert json.loads(answer.data)["owner"] == "one"
+        found = await nats_client.request(f"$SRV.INFO.rollbook-{FLEET}", b"", timeout=DEADLINE)
+        names = {endpoint["name"] for endpoint in json.loads(found.data)["endpoints"]}
+        assert {"info", "status", "plan", "reconcile"} <= names
+
+
+async def test_status_is_what_the_proxies_list(nats_client):
+    async with led(nats_client) as (fleet, asking):
+        url = await fleet.up()
+        await fleet.registered()
+        status = await asking.ask(STATUS, Request())
+        assert status.converged
+        assert [one.url for worker in status.workers for one in worker.registrations] == [url]
+
+
+async def test_under_a_hold_the_plan_shows_what_is_to_be_done_and_a_pass_does_it_after_the_release(nats_client):
+    async with led(nats_client) as (fleet, asking):
+        await fleet.say(ReconcileHeld(**BY))
+        url = await fleet.up()
+        await until(lambda: planned(asking), lambda lines: lines == [(Change.WITHHELD, W)])
+        done = await asking.ask(RECONCILE, reconcile())
+        assert (done.finished, done.steps, done.left.differs) == (True, (), True)
+        assert fleet.listed() == []
+
+        await fleet.say(ReconcileReleased(**BY))
+        progress = []
+        done = await asking.ask(RECONCILE, reconcile(), progress.append)
+        assert done.finished
+        assert done.left.lines == ()
+        assert fleet.listed() == [(W, 1, url)]
+        assert progress == list(done.steps[: len(progress)])
+
+
+async def test_a_pass_at_one_proxy_leaves_the_others_alone(nats_client):
+    async with led(nats_client, "a", "b", resync=1000.0) as (fleet, asking):
+        await fleet.up()
+        for name in ("a", "b"):
+            await fleet.registered(proxy=name)
+            fleet.proxies[name].restart()
+        done = await asking.ask(RECONCILE, reconcile(proxy="b"))
+        assert [(step.outcome, step.proxy, step.worker) for step in done.steps] == [("registered", "b", W)]
+        assert fleet.listed("a") == []
+        assert await planned(asking, proxy="a") == [(Change.REGISTER, W)]
+
+
+async def test_what_cannot_be_done_is_left_over_and_ends_the_pass(nats_client):
+    async with led(nats_client, "a", "b", backoff_first=1000.0, backoff_most=1000.0) as (fleet, asking):
+        fleet.proxies["a"].faults = ProxyFaults(fail_job=1.0)
+        fleet.proxies["b"].available = False
+        await fleet.up()
+        await until(lambda: planned(asking), len)
+        done = await asking.ask(RECONCILE, reconcile())
+        assert done.finished
+        assert {step.outcome for step in done.steps} == {"failed"}
+        assert [(line.change, line.proxy) for line in done.left.lines] == [(Change.REGISTER, "a")]
+        assert list(done.left.unreachable) == ["b"]
+
+
+async def test_a_saved_plan_that_the_world_has_overtaken_is_refused(nats_client):
+    async with led(nats_client) as (fleet, asking):
+        await fleet.say(ReconcileHeld(**BY))
+        await fleet.up()
+        await until(lambda: planned(asking), len)
+        kept = save(await asking.ask(PLAN, PlanRequest()), None)
+        await fleet.up(OTHER, port=8001)
+        await until(lambda: planned(asking), lambda lines: len(lines) == 2)
+        with pytest.raises(Refusal, match=rf"new: register {OTHER} #1 http://10.0.0.1:8001 at a"):
+            await asking.ask(RECONCILE, reconcile(plan=kept))
+        fresh = save(await asking.ask(PLAN, PlanRequest()), None)
+        await fleet.say(WorkerCordoned(worker=OTHER, **BY))
+        await until(lambda: planned(asking), lambda lines: len(lines) == 1)
+        with pytest.raises(Refusal, match=rf"no more: register {OTHER}"):
+            await asking.ask(RECONCILE, reconcile(plan=fresh))
+        assert (await asking.ask(RECONCILE, reconcile(plan=kept))).finished
+        assert fleet.calls("add") == []
+
+
+async def test_what_cannot_be_asked_is_said(nats_client):
+    async with led(nats_client) as (_, asking):
+        with pytest.raises(BadRequest, match="there is no proxy 'x'; there is: a"):
+            await asking.ask(PLAN, PlanRequest(proxy="x"))
+        with pytest.raises(ControllerSilent, match="has not finished"):
+            await asking.ask(Verb("nonsense", Request, Reply, Reply), Request(deadline_seconds=-5))
+        answer = await nats_client.request(f"rollbook-rpc.{FLEET}.plan", b"\xff", timeout=DEADLINE)
+        assert answer.headers["Nats-Service-Error-Code"] == "400"
+        assert "cannot be read" in json.loads(answer.data)["message"]
+
+
+async def test_10000_workers_fit_into_one_reply(nats_client):
+    async with led(nats_client, resync=1000.0) as (fleet, asking):
+        await fleet.say(ReconcileHeld(**BY))
+        await fleet.say(*(WorkerUp(worker=f"rollout-{number}-0", incarnation=1) for number in range(10_000)))
+        await fleet.controller.projector.caught_up()
+        status = await asking.ask(STATUS, Request(deadline_seconds=DEADLINE * 3))
+        assert len(status.workers) == 10_000
+        plan = await asking.ask(PLAN, PlanRequest(deadline_seconds=DEADLINE * 3))
+        assert plan.count(Change.WITHHELD) == 10_000
+
+
+async def test_a_reply_in_parts_through_a_server_that_takes_little(start_nats):
+    server = start_nats(config="max_payload: 16384")
+    client = await connect(Connection(url=server.url), name="tests", timeout=DEADLINE)
+    try:
+        async with led(client, resync=1000.0) as (fleet, asking):
+            await fleet.say(ReconcileHeld(**BY))
+            await fleet.say(*(WorkerUp(worker=f"rollout-{number}-0", incarnation=1) for number in range(3000)))
+            await fleet.controller.projector.caught_up()
+            first = await client.request(f"rollbook-rpc.{FLEET}.status", b"", timeout=DEADLINE)
+            assert first.headers[PART].startswith("1/")
+            assert len((await asking.ask(STATUS, Request(deadline_seconds=DEADLINE))).workers) == 3000
+    finally:
+        await client.close()
+
+
+# ---------------------------------------------------------------- how a verb may end
+
+
+@contextlib.asynccontextmanager
+async def answering(nats_client, answer):
+    async with led(nats_client, handlers=(HANDLERS[0], handler(WAITING, answer))) as (_, asking):
+        yield asking
+
+
+async def test_progress_comes_before_the_reply(nats_client):
+    async def count(_, __, progress):
+        for number in range(3):
+            await progress(Number(number=number))
+        return Number(number=3)
+
+    seen = []
+    async with answering(nats_client, count) as asking:
+        assert (await asking.ask(WAITING, Request(), lambda update: seen.append(update.number))).number == 3
+    assert seen == [0, 1, 2]
+
+
+async def test_a_failure_is_a_sentence_and_a_defect_ends_nothing(nats_client):
+    raised = [RollbookError("the provider is gone"), KeyError("x")]
+
+    async def fail(*_):
+        raise raised.pop(0)
+
+    async with answering(nats_client, fail) as asking:
+        with pytest.raises(Refusal, match="the provider is gone"):
+            await asking.ask(WAITING, Request())
+        with pytest.raises(Refusal, match="failed in the controller: KeyError"):
+            await asking.ask(WAITING, Request())
+        assert (await asking.ask(INFO, Request())).owner == "one"
+
+
+async def test_a_request_ends_with_its_deadline(nats_client):
+    ended = asyncio.Event()
+
+    async def wait(*_):
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async with answering(nats_client, wait) as asking:
+        with pytest.raises(Refusal, match="not done within the time"):
+            await asking.ask(WAITING, Request(deadline_seconds=0.1))
+        await asyncio.wait_for(ended.wait(), DEADLINE)
+
+
+async def test_who_waits_hears_that_it_is_alive_and_when_it_is_not(nats_client):
+    """The controller ends in the middle of a request: whoever asked does not wait for the deadline."""
+
+    async def wait(*_):
+        await asyncio.sleep(3.5)
+        return Number(number=1)
+
+    async with answering(nats_client, wait) as asking:
+        assert (await asking.ask(WAITING, Request(), silence=3.0)).number == 1
+        waiting = asyncio.create_task(asking.ask(WAITING, Request(), silence=3.0))
+        await asyncio.sleep(0.2)
+    with pytest.raises(ControllerSilent, match="no sign of life for 3 s"):
+        await waiting
+
+
+async def test_long_requests_hold_up_no_query_and_too_many_are_refused(nats_client):
+    async def wait(*_):
+        await asyncio.Event().wait()
+
+    async with answering(nats_client, wait) as asking:
+        waiting = [asyncio.create_task(asking.ask(WAITING, Request())) for _ in range(MOST_AT_ONCE - 1)]
+        await until(lambda: _stats(nats_client), lambda count: count == MOST_AT_ONCE - 1)
+        assert (await asking.ask(INFO, Request())).owner == "one"
+        waiting.append(asyncio.create_task(asking.ask(WAITING, Request())))
+        await until(lambda: _stats(nats_client), lambda count: count == MOST_AT_ONCE)
+        with pytest.raises(Refusal, match="at work on"):
+            await asking.ask(INFO, Request())
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def _stats(nats_client):
+    answer = await nats_client.request(f"$SRV.STATS.rollbook-{FLEET}", b"", timeout=DEADLINE)
+    (of,) = [one for one in json.loads(answer.data)["endpoints"] if one["name"] == "waiting"]
+    return of["num_requests"]
