@@ -64,8 +64,8 @@ def calls(proxy):
     [
         (200, "<html>welcome</html>", "text/html", "answered 200 with text/html: is admin_url right?"),
         (202, "<html>welcome</html>", "text/html", "answered 202 with text/html: is admin_url right?"),
-        (404, "<html>no</html>", "text/html", "answered 404 with text/html: this is not the sglang-router 0.3 API"),
-        (404, "", "text/plain", "answered 404 without a body: this is not the sglang-router 0.3 API"),
+        (404, "<html>no</html>", "text/html", "answered 404 with text/html: this is not the API of an sglang-router"),
+        (404, "", "text/plain", "answered 404 without a body: this is not the API of an sglang-router"),
         (502, "<html>bad gateway</html>", "text/html", "answered 502 with text/html: is admin_url right?"),
         (422, "Failed to deserialize", "text/plain", "answered 422 with text/plain: is admin_url right?"),
         (200, "[]", "application/json", "answered 200 with application/json: is admin_url right?"),
@@ -149,7 +149,8 @@ async def test_the_admin_url_may_have_a_path_and_the_key_is_a_bearer_token():
     seen = {}
 
     async def answer(request: web.Request) -> web.Response:
-        seen.update(path=request.path, key=request.headers.get("Authorization"))
+        seen.setdefault("path", request.path)
+        seen["key"] = request.headers.get("Authorization")
         return web.json_response({"workers": []})
 
     async with answering(answer, key="hunter2", path="/routers/a/") as proxy:

@@ -1,4 +1,4 @@
-"""A real sglang-router's habits, each of which a reconciler must live with (docs/sglang.md)."""
+"""A real sglang-router's habits, each of which a reconciler must live with (docs/proxies/sglang.md)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from support.routers import running_router
 from support.until import until
-from support.workers import HttpWorker, http_worker, nobody_listens
+from support.workers import HttpWorker, http_worker, http_workers, nobody_listens
 
 from rollbook.adapters.proxies.kinds import ProxyConfig
 from rollbook.adapters.proxies.sglang import SglangProxy
@@ -48,9 +48,9 @@ async def entries(proxy) -> tuple[Entry, ...]:
     return (await proxy.list()).entries
 
 
-async def add(proxy, url: str, worker: str = "rollout-3-0", incarnation: int = 8) -> Entry:
+async def add(proxy, url: str, worker: str = "rollout-3-0", incarnation: int = 8, **more) -> Entry:
     """Add, and wait until the entry is listed and the job for its URL is over."""
-    pending = await proxy.add(Target(worker=worker, incarnation=incarnation, url=url))
+    pending = await proxy.add(Target(worker=worker, incarnation=incarnation, url=url, **more))
     assert isinstance(pending, Pending)
     assert await until(lambda: proxy.outcome(pending), lambda answer: answer != pending) == Done()
     return next(entry for entry in await entries(proxy) if entry.url == url)
@@ -170,6 +170,30 @@ async def test_an_add_without_a_scheme_takes_over_the_labels_of_the_entry(proxy,
             assert response.status == 202
         (stripped,) = await until(lambda: entries(proxy), lambda listed: entry not in listed)
         assert stripped == Entry(url=entry.url, handle=entry.handle, healthy=True)
+
+
+async def test_the_two_halves_of_a_disaggregated_router_are_added_as_what_they_are(tmp_path):
+    """It sends a request to one of each, and finds the prefill worker's bootstrap port by what it was told."""
+    with running_router(tmp_path, "--pd-disaggregation") as router:
+        proxy = sglang(router)
+        try:
+            async with http_workers(3) as (prefill, decode, other), aiohttp.ClientSession() as session:
+                await add(proxy, prefill.url, "prefill-0-0", role="prefill", bootstrap_port=9001, model="m")
+                await add(proxy, decode.url, "decode-0-0", role="decode", model="m")
+                await add(proxy, other.url, "rollout-0-0")
+                assert await generate(session, router) == 200
+                assert (prefill.served, decode.served, other.served) == (1, 1, 0)
+                async with session.get(f"{router.url}/workers") as response:
+                    listed = {worker["url"]: worker for worker in (await response.json())["workers"]}
+            keys = ("worker_type", "bootstrap_port", "model_id")
+            assert [[listed[worker.url].get(key) for key in keys] for worker in (prefill, decode, other)] == [
+                ["prefill", 9001, "m"],
+                ["decode", None, "m"],
+                ["regular", None, "unknown"],
+            ]
+            assert {entry.worker for entry in await entries(proxy)} == {"prefill-0-0", "decode-0-0", "rollout-0-0"}
+        finally:
+            await proxy.close()
 
 
 async def test_an_api_key_is_asked_for_checked_and_never_shown(tmp_path, caplog):

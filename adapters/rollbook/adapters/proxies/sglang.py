@@ -1,8 +1,9 @@
-"""sglang-router 0.3 (`/workers`): adds and removes are promises, and what it lists is the only truth.
+"""sglang-router (`/workers`): adds and removes are promises, and what it lists is the only truth.
 
-Measured on 0.3.2; docs/sglang.md says how the router behaves and why each call here is as it is. In short: an add is
-queued and its job may fail later; a removal names a uuid, which the router turns into a URL and queues; an entry keeps
-the labels of its first registration; a restart forgets everything and gives new uuids.
+Measured on 0.3.2 and 0.2.4; docs/proxies/sglang.md says how the router behaves and why each call here is as it is. In
+short: an add is queued and its job may fail later; a removal names an id (0.3: a uuid; 0.2: the URL), which is queued
+too; an entry keeps the labels of its first registration; a restart forgets everything. Nobody has to say which version
+it is: a router before 0.2, which has another API (`sglang_old`), is known by what it does not list.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from urllib.parse import quote
 
 import msgspec
 
+from rollbook.adapters.proxies import sglang_old
 from rollbook.adapters.proxies.http import AdminHttp, Reply
 from rollbook.adapters.proxies.kinds import ProxyConfig, ProxyKind
+from rollbook.adapters.proxies.sglang_old import OLD_CAPABILITIES
 from rollbook.adapters.proxies.urls import canonical_url
 from rollbook.adapters.proxies.workers_api import Refusal, WorkersReader, listed_url, refused
 from rollbook.events import InvalidName, validate_name
@@ -41,7 +44,11 @@ _CAPABILITIES: Final = Capabilities(
 _INCARNATION: Final = re.compile(r"[1-9][0-9]{0,15}")
 """As many digits as the largest has: with fewer, an entry of ours would be nobody's, and outlive its worker."""
 
-_OTHER_API: Final = "this is not the sglang-router 0.3 API; is admin_url right, and the router not older?"
+_OTHER_API: Final = "this is not the API of an sglang-router; is admin_url right, and the kind?"
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_NO_ID: Final = "none"
+_VERSION_BY_CODE: Final = {"BAD_REQUEST": "0.3", "WORKER_NOT_FOUND": "0.2"}
+"""What a router says of the id `none`, and so which version it is: 0.3 wants a uuid, 0.2 a URL."""
 
 
 class _Worker(msgspec.Struct):
@@ -78,6 +85,8 @@ class SglangProxy:
         self._fleet = config.fleet
         self._http = AdminHttp(config)
         self._reader = WorkersReader(config.name)
+        self._version: str | None = None
+        """`0.3`, `0.2` or `0.1`, by what was listed last; None before that. May be another one by now."""
 
     def __repr__(self) -> str:
         return f"SglangProxy({self._name!r}, {self._http!r}, fleet={self._fleet!r})"
@@ -94,22 +103,43 @@ class SglangProxy:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Ten jobs are carried out at a time and an add of a dead worker holds one for up to half an hour; so four."""
-        return _CAPABILITIES
+        """Those of the version that was seen last; before any was seen, of 0.2 and later.
+
+        Ten jobs are carried out at a time and an add of a dead worker holds one for up to half an hour; so four adds.
+        """
+        return OLD_CAPABILITIES if self._version == sglang_old.VERSION else _CAPABILITIES
 
     def canonical_url(self, url: str) -> str:
         """The router lists a URL as it was added; so it is added, and read, in its canonical spelling."""
         return canonical_url(url)
 
     async def list(self) -> Listing:
-        """All of `GET /workers`, which has no pages. The router does not tell its version."""
+        """All of `GET /workers`, which has no pages; where there is none, of `GET /list_workers`. Finds the version."""
+        listing = await self._list()
+        self._version = listing.version
+        return listing
+
+    async def _list(self) -> Listing:
         reply = await self._http.call("GET", "/workers")
         if reply.status == HTTPStatus.NOT_FOUND:
-            raise reply.unusable(_OTHER_API)
-        return Listing(self._reader.entries(reply, _Worker, _entry))
+            if reply.body:  # a page of another program, or of a worker to whom a router of another kind passed it on
+                raise reply.unusable(_OTHER_API)
+            return await sglang_old.list_old(self._http, _OTHER_API)
+        entries = self._reader.entries(reply, _Worker, _entry)
+        if entries:
+            return Listing(entries, version="0.3" if _UUID.fullmatch(entries[0].handle) else "0.2")
+        return Listing(entries, version=await self._ask_version())
+
+    async def _ask_version(self) -> str | None:
+        """By what it says of an id that is none; None for an answer that no version is known to give."""
+        reply = await self._http.call("GET", _path(_NO_ID))
+        refusal = reply.read(Refusal)
+        return None if refusal is None else _VERSION_BY_CODE.get(refusal.code)
 
     async def add(self, target: Target) -> Answer:
-        """Queue an add with our labels. `Pending` holds the uuid that the router gave to the URL."""
+        """Queue an add with our labels. `Pending` holds the id that the router gave to the URL."""
+        if self._version == sglang_old.VERSION:
+            return await sglang_old.add_old(self._http, target)
         body: dict[str, Any] = {
             "url": target.url,
             "worker_type": target.role,
@@ -133,7 +163,18 @@ class SglangProxy:
         return Unsupported("sglang-router has no draining; a removed worker finishes what it is working on")
 
     async def remove(self, entry: Entry) -> Answer:
-        """Queue a removal by uuid. A uuid that the router does not know is not there: `Done`, as far as it can say."""
+        """Queue a removal by id. An id that the router does not know is not there: `Done`, as far as it can say.
+
+        Where the id is the URL (0.2), the labels are read before: an entry that is somebody else's by now stays.
+        """
+        if self._version == sglang_old.VERSION:
+            return await sglang_old.remove_old(self._http, entry)
+        if not _UUID.fullmatch(entry.handle):
+            reply = await self._http.call("GET", _path(entry.handle))
+            if _unknown(reply):
+                return Done()
+            if reply.status == HTTPStatus.OK and not _same_life(_entry(reply.decode(_Worker)), entry):
+                return Done()
         reply = await self._http.call("DELETE", _path(entry.handle))
         if reply.status == HTTPStatus.ACCEPTED:
             reply.decode(_Accepted)
@@ -162,6 +203,10 @@ class SglangProxy:
     async def close(self) -> None:
         """Let go of connections."""
         await self._http.close()
+
+
+def _same_life(one: Entry, other: Entry) -> bool:
+    return (one.fleet, one.worker, one.incarnation) == (other.fleet, other.worker, other.incarnation)
 
 
 def _path(handle: str) -> str:
