@@ -1,7 +1,7 @@
 # What a checkout needs: Python 3.11 or newer (with venv) and make. Everything else goes into .venv.
 #
 #   make setup    build .venv (done by the other targets when needed)
-#   make test     the whole suite            ARGS="-k name" is handed to pytest
+#   make test     the whole suite            ARGS="-k name" is handed to pytest; HAProxy's tests need a haproxy
 #   make demo     the demo                   ARGS="--seconds 20" is handed to it
 #   make lint     every gate
 #   make bench    the benchmarks             ARGS is handed to them
