@@ -56,8 +56,6 @@ class Serving:
         clock = leading.resources.clock
         self.since = rfc3339(clock.now())
         self._began = clock.monotonic()
-        self._observers: list[Observer] = []
-        leading.projector.witness(self._witness)
 
     @property
     def uptime(self) -> float:
@@ -71,16 +69,16 @@ class Serving:
     @contextlib.contextmanager
     def observing(self, observer: Observer) -> Iterator[None]:
         """Hand every fact that is folded within the block to `observer`."""
-        self._observers.append(observer)
+
+        def witness(_: Stored, recorded: Recorded | None, __: Change) -> None:
+            if recorded is not None:
+                observer(recorded)
+
+        forget = self.leading.projector.witness(witness)
         try:
             yield
         finally:
-            self._observers.remove(observer)
-
-    def _witness(self, _: Stored, recorded: Recorded | None, __: Change) -> None:
-        if recorded is not None:
-            for observer in self._observers:
-                observer(recorded)
+            forget()
 
 
 Progress = Callable[[Update], Awaitable[None]]
