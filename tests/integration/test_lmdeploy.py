@@ -52,7 +52,7 @@ async def test_a_failed_add_is_a_failure_although_the_status_is_200(proxy):
         answer = await proxy.add(target(url))
     assert isinstance(answer, Failed)
     assert answer.reason == (
-        "the proxy could not ask the worker: error 10402, Failed to get response after a period of time"
+        f"the proxy could not ask {url}: error 10402, Failed to get response after a period of time"
     )
     assert await entries(proxy) == ()
 

@@ -11,12 +11,16 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from support.routers import Haproxy, RouterProcess, SglangRouter, VllmRouter
+from support.small_routers import LmdeployRouter, MilesRouter, RoutedApi, SmallRouter
 from support.workers import http_workers, nobody_listens
 
 from rollbook.adapters.clock import SystemClock
 from rollbook.adapters.memory.proxy import MemoryProxy
 from rollbook.adapters.proxies.haproxy import HaproxyOptions, HaproxyProxy
 from rollbook.adapters.proxies.kinds import ProxyConfig
+from rollbook.adapters.proxies.lmdeploy import LmdeployProxy
+from rollbook.adapters.proxies.miles import MilesProxy
+from rollbook.adapters.proxies.routed_api import RoutedApiOptions, RoutedApiProxy
 from rollbook.adapters.proxies.sglang import SglangProxy
 from rollbook.adapters.proxies.vllm import VllmProxy
 from rollbook.projections.ports import Capabilities, Proxy, Target
@@ -30,6 +34,10 @@ class Bench(ABC):
     proxy: Proxy
     one_entry_a_url = True
     """Whether the router refuses a second entry of a URL, whoever's it is."""
+    refuses_repetitions = True
+    """Whether it says no to a second add of what is listed; the others have done it already."""
+    tells_health = True
+    """Whether a listing says who is healthy."""
 
     @abstractmethod
     async def workers(self, count: int) -> list[str]:
@@ -110,6 +118,33 @@ class RouterBench(Bench):
         self.router.restart()
 
 
+class SmallBench(RouterBench):
+    """A small server of ours that keeps a router's rules, new for each test."""
+
+    router: SmallRouter
+    refuses_repetitions = False
+    tells_health = False
+
+    def restart(self) -> None:
+        self.router.forget()
+
+
+class MilesBench(SmallBench):
+    def make(self, fleet: str) -> Proxy:
+        return MilesProxy(ProxyConfig(name="router", admin_url=self.router.url, fleet=fleet))
+
+
+class LmdeployBench(SmallBench):
+    def make(self, fleet: str) -> Proxy:
+        return LmdeployProxy(ProxyConfig(name="router", admin_url=self.router.url, fleet=fleet))
+
+
+class RoutedApiBench(SmallBench):
+    def make(self, fleet: str) -> Proxy:
+        options = RoutedApiOptions(model_name="qwen3-8b")
+        return RoutedApiProxy(ProxyConfig(name="router", admin_url=self.router.url, fleet=fleet, options=options))
+
+
 class SglangBench(RouterBench):
     router: SglangRouter
 
@@ -139,6 +174,13 @@ ROUTERS: dict[str, tuple[type[RouterProcess], type[RouterBench]]] = {
     "haproxy": (Haproxy, HaproxyBench),
 }
 """The kinds whose programs are run."""
+
+SMALL: dict[str, tuple[type[SmallRouter], type[SmallBench]]] = {
+    "miles": (MilesRouter, MilesBench),
+    "lmdeploy": (LmdeployRouter, LmdeployBench),
+    "routed-api": (RoutedApi, RoutedApiBench),
+}
+"""The kinds whose programs cannot be run here."""
 
 IN_MEMORY = {
     "memory-sglang": Capabilities(async_add=True, probes_on_add=True),

@@ -102,7 +102,7 @@ class LmdeployProxy:
         body: dict[str, Any] = {"url": target.url}
         if target.role != "regular":
             body["status"] = {"role": _ROLES[target.role]}
-        return _read(await self._http.call("POST", "/nodes/add", body))
+        return _read(await self._http.call("POST", "/nodes/add", body), target.url)
 
     async def drain(self, entry: Entry) -> Answer:
         """Not offered: requests under way finish after a removal anyway."""
@@ -110,7 +110,7 @@ class LmdeployProxy:
 
     async def remove(self, entry: Entry) -> Answer:
         """Take the URL out. One that is not there is `Done`."""
-        return _read(await self._http.call("POST", "/nodes/remove", {"url": entry.handle}))
+        return _read(await self._http.call("POST", "/nodes/remove", {"url": entry.handle}), entry.url)
 
     async def outcome(self, pending: Pending) -> Answer:
         """Nothing is ever pending here."""
@@ -126,7 +126,7 @@ def _entry(url: str, node: _Node) -> Entry:
     return Entry(url=listed_url(url), handle=url, running=running)
 
 
-def _read(reply: Reply) -> Answer:
+def _read(reply: Reply, url: str) -> Answer:
     """What a change came to, by the words in the body. Words that are not known are no success."""
     if reply.status == HTTPStatus.OK:
         said = reply.read(str)
@@ -134,19 +134,19 @@ def _read(reply: Reply) -> Answer:
             said = reply.decode(_Message).message
         if _SUCCESS.fullmatch(said.strip()):
             return Done()
-        return Failed(_reason(said))
+        return Failed(_reason(said, url))
     message = reply.read(_Message)
     if message is None or not message.detail:
         raise reply.unusable(_OTHER_API)
     return Done() if _NOT_THERE.search(message.detail) else Failed(message.detail)
 
 
-def _reason(said: str) -> str:
+def _reason(said: str, url: str) -> str:
     try:
         failure = msgspec.json.decode(said, type=_Failure)
     except msgspec.DecodeError:
-        return f"the proxy answered {said[:300]!r}"
-    return f"the proxy could not ask the worker: error {failure.error_code}, {failure.text[:300] or 'without a reason'}"
+        return f"{url}: the proxy answered {said[:300]!r}"
+    return f"the proxy could not ask {url}: error {failure.error_code}, {failure.text[:300] or 'without a reason'}"
 
 
 KIND: Final = ProxyKind(name="lmdeploy", make=LmdeployProxy, roles=True)
