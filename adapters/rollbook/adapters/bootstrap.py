@@ -19,6 +19,7 @@ import structlog
 
 from rollbook.adapters.clock import SystemClock
 from rollbook.adapters.ids import UuidV7
+from rollbook.adapters.jetstream.client import Client
 from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.jetstream.embedded import EmbeddedServer, discover
 from rollbook.adapters.jetstream.leadership import JetStreamLeadership
@@ -34,7 +35,7 @@ from rollbook.adapters.settings import (
     refuse_unreachable_log,
 )
 from rollbook.events import RollbookError
-from rollbook.projections.controller import Controller
+from rollbook.projections.controller import Companion, Controller
 from rollbook.projections.ending import end
 from rollbook.projections.ports import Proxy, Readiness, WorkerProvider
 from rollbook.projections.resources import Resources
@@ -85,8 +86,9 @@ class Built(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reader(msgspec.Struct, frozen=True, kw_only=True):
-    """What read-only commands need."""
+    """What commands need that read the log or ask its controller."""
 
+    client: Client
     log: JetStreamLog
     snapshots: JetStreamSnapshots
     clock: SystemClock
@@ -138,7 +140,7 @@ async def open_reader(fleet: str, connection: Connection) -> AsyncGenerator[Read
     try:
         log = JetStreamLog(client, fleet)
         await log.state()
-        yield Reader(log=log, snapshots=JetStreamSnapshots(client, fleet), clock=SystemClock())
+        yield Reader(client=client, log=log, snapshots=JetStreamSnapshots(client, fleet), clock=SystemClock())
     finally:
         await client.close()
 
@@ -195,14 +197,22 @@ async def open_nats(
 
 @contextlib.asynccontextmanager
 async def build(
-    settings: Settings, directory: Path, *, environ: Mapping[str, str], provider: WorkerProvider | None = None
+    settings: Settings,
+    directory: Path,
+    *,
+    environ: Mapping[str, str],
+    provider: WorkerProvider | None = None,
+    once: Companion | None = None,
 ) -> AsyncGenerator[Built]:
     """A controller with everything that it needs. `directory` is the `.rollbook` folder, made if it is missing.
 
-    `provider` stands in for the configured one where the caller has it already. Raises `RollbookError` for whatever is
+    `provider` stands in for the configured one where the caller has it already. With `once` the controller leads at
+    once or not at all, and serves nobody: it is there for that companion. Raises `RollbookError` for whatever is
     missing, refused or misconfigured; nothing is left running then.
     """
     from rollbook.adapters.proxies.opening import open_proxies
+    from rollbook.adapters.service.server import service
+    from rollbook.adapters.service.verbs import HANDLERS
 
     clock, ids = SystemClock(), UuidV7()
     async with contextlib.AsyncExitStack() as stack:
@@ -219,6 +229,13 @@ async def build(
         await provision(client, settings.fleet)
         proxies = await stack.enter_async_context(open_proxies(settings, environ=environ, base=directory.parent))
         log = JetStreamLog(client, settings.fleet)
+        metrics = None
+        if settings.web.listen is not None:
+            from rollbook.adapters.proxies.measured import MeasuredProxy
+            from rollbook.adapters.web.metrics import Metrics
+
+            metrics = Metrics((await log.state()).last_sequence, proxies)
+            proxies = {name: MeasuredProxy(proxy, metrics.note_call) for name, proxy in proxies.items()}
         resources = Resources(
             log=log,
             snapshots=JetStreamSnapshots(client, settings.fleet),
@@ -231,7 +248,20 @@ async def build(
             owner=owner_name(),
             tell=_tell,
         )
-        controller = Controller(settings.policy(), resources, list(proxies.values()))
+        witnesses = [] if metrics is None else [metrics.witness]
+        companions = [service(client, HANDLERS)] if once is None else [once]
+        controller = Controller(
+            settings.policy(),
+            resources,
+            list(proxies.values()),
+            companions,
+            standby=once is None,
+            witnesses=witnesses,
+        )
+        if metrics is not None:
+            from rollbook.adapters.web.server import Web, serving
+
+            await stack.enter_async_context(serving(Web(controller, resources, proxies, metrics), settings.web))
         yield Built(controller=controller, nats=connection, log=log, proxies=proxies, server=server)
 
 

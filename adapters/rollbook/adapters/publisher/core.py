@@ -118,12 +118,22 @@ class Core:
             accepted=counts.accepted + arriving,
             acknowledged=counts.acknowledged,
             waiting=len(sender.open) + arriving,
+            oldest_seconds=self._oldest(),
             refused=counts.refused + self._overflow,
             superseded=counts.superseded,
             reconnects=sender.link.reconnects,
             connected=sender.link.connected,
             last_error=sender.trouble or self.store.error,
         )
+
+    def _oldest(self) -> float:
+        """What is open stands in the order in which it was accepted; the loop may change it while we look."""
+        while True:
+            try:
+                entry = next(iter(self.sender.open.values()), None)
+            except RuntimeError:
+                continue
+            return 0.0 if entry is None else max(time.monotonic() - entry.called, 0.0)
 
     def close(self, timeout: float) -> Flushed:
         """Take no more facts, flush, end the thread, close the outbox; whatever has no end yet gets one."""

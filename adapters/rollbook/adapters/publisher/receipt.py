@@ -67,6 +67,8 @@ class PublisherStats(msgspec.Struct, frozen=True, kw_only=True):
     """Facts taken into the outbox."""
     acknowledged: int
     waiting: int
+    oldest_seconds: float
+    """How long the oldest of them has been waiting in this process; 0 if none is."""
     refused: int
     """Facts that ended in an error, `OutboxFull` included."""
     superseded: int

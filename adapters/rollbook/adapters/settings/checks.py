@@ -155,6 +155,13 @@ def _address(value: str) -> str | None:
     return None
 
 
+def _hosts(value: list[str]) -> str | None:
+    for host in value:
+        if not host or any(c in host for c in ":/@ \t"):
+            return f"{host[:80]!r} is no host name; write the name alone, without scheme and port"
+    return None
+
+
 def _address_name(value: str) -> str | None:
     if value.isidentifier():
         return None
@@ -207,6 +214,7 @@ FIELD_CHECKS: Final[dict[tuple[type, str], Check]] = {
     (ProxySettings, "drain_deadline"): _pace,
     (ProxySettings, "removal_budget"): _part,
     (WebSettings, "listen"): _address,
+    (WebSettings, "hosts"): _hosts,
     **{(ReconcilePolicy, field): _pace for field in ReconcilePolicy.__struct_fields__},
 }
 """For the value of a field, after its type is known to be right."""

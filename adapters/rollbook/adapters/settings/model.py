@@ -125,6 +125,9 @@ class WebSettings(msgspec.Struct, frozen=True, kw_only=True):
     listen: str | None = None
     """`host:port` where it listens, such as `127.0.0.1:9464`. Left out, it is off. Nobody is asked for a password:
     anyone who reaches the port can read the roster, so an address that is not of this machine alone is warned about."""
+    hosts: tuple[str, ...] = ()
+    """Host names by which it is asked, beside `localhost` and addresses, such as a service's name in a cluster. Any
+    other is refused, so that no web page can get at the port through a name of its own. Empty by default."""
 
     @property
     def exposed(self) -> bool:

@@ -1,0 +1,78 @@
+"""The read API's answers: the same looks, in the same shapes, that `rollbook status --json` and `plan --json` print.
+
+A look asks every proxy and the provider. However many ask at a time, one look of a kind is under way: who comes while
+one is, waits for the next, so that a page that is reloaded for ever costs the routers no more than one reader does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rollbook.events import RollbookError
+from rollbook.events.times import rfc3339
+from rollbook.projections.admission import Admission
+from rollbook.projections.controller import Controller
+from rollbook.projections.fold import State
+from rollbook.projections.ports import Proxy
+from rollbook.projections.preview import Preview
+from rollbook.projections.resources import Resources
+from rollbook.projections.shared import Shared
+from rollbook.projections.status import FleetStatus, Look
+from rollbook.projections.survey import Survey
+
+
+class NotYet(RollbookError):
+    """The controller has no roster yet."""
+
+
+class Views:
+    """Looks at the fleet of one controller, whether it leads or stands by."""
+
+    def __init__(self, controller: Controller, resources: Resources, proxies: Mapping[str, Proxy]) -> None:
+        self._controller = controller
+        self._resources = resources
+        self._proxies = proxies
+        self._status = Shared(self._take_status)
+        self._plan = Shared(self._take_plan)
+
+    async def status(self) -> FleetStatus:
+        """As `rollbook status`. Raises `NotYet`."""
+        return await self._status.fresh()
+
+    async def plan(self) -> Preview:
+        """As `rollbook plan`. Raises `NotYet`."""
+        return await self._plan.fresh()
+
+    async def close(self) -> None:
+        """End the looks under way."""
+        await self._status.close()
+        await self._plan.close()
+
+    async def _take_status(self) -> FleetStatus:
+        state = self._state()
+        look = Look(
+            self._controller.policy,
+            state,
+            proxies=self._proxies,
+            provider=self._resources.provider,
+            admission=self._admission(state),
+        )
+        return await look.take(self._now())
+
+    async def _take_plan(self) -> Preview:
+        state = self._state()
+        survey = Survey(self._controller.policy, state, proxies=self._proxies, admission=self._admission(state))
+        return await survey.take(self._now())
+
+    def _admission(self, state: State) -> Admission:
+        resources = self._resources
+        return Admission(self._controller.policy, lambda: state.roster, resources.provider, resources.readiness)
+
+    def _state(self) -> State:
+        projector = self._controller.projector
+        if projector is None:
+            raise NotYet("the newest snapshot is being restored; try again in a moment")
+        return projector.state
+
+    def _now(self) -> str:
+        return rfc3339(self._resources.clock.now())
