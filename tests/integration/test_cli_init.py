@@ -1,4 +1,4 @@
-"""`rollbook init` finds a real Ray and, with `--find`, a real sglang-router, and nothing else."""
+"""`rollbook init` finds a real Ray and, with `--find`, real routers, each as what it is, and nothing else."""
 
 import asyncio
 import http.server
@@ -6,7 +6,7 @@ import os
 import threading
 
 import pytest
-from support.routers import running_router
+from support.routers import VllmRouter, running, running_router
 
 from rollbook.adapters.cli.find import PROCESSES, find_ray, find_routers
 from rollbook.adapters.cli.main import run
@@ -63,6 +63,16 @@ def test_a_router_that_was_told_is_not_written_twice(router, tmp_path, monkeypat
 def test_what_is_no_router_is_not_found(router, web_server):
     found = asyncio.run(find_routers([web_server.server_port, router.port]))
     assert found == [ProxyChoice(f"sglang-{router.port}", "sglang", router.url)]
+
+
+@pytest.mark.router
+def test_a_vllm_router_is_not_taken_for_the_one_that_it_was_made_from(router, tmp_path):
+    with running(VllmRouter(tmp_path)) as vllm:
+        found = asyncio.run(find_routers([vllm.port, router.port]))
+    assert found == [
+        ProxyChoice(f"vllm-{vllm.port}", "vllm", vllm.url),
+        ProxyChoice(f"sglang-{router.port}", "sglang", router.url),
+    ]
 
 
 @pytest.mark.ray

@@ -287,6 +287,8 @@ def test_check_as_json(capsys, tmp_path, monkeypatch):
         ["--provider", "static"],
         ["--worker", "rollout-0-0=h:80", "--worker", "rollout-1-0=[::1]:81", "--nats-url", "nats://h:4222"],
         ["--pool", "rollout", "--pool", "rollout"],
+        ["--proxy", "a=vllm@http://h:1", "--proxy", "b=haproxy@unix:///run/haproxy/admin.sock,backend=workers"],
+        ["--proxy", "b=haproxy@tcp://h:1,backend=workers,server=check inter 1s"],
     ],
 )
 def test_what_init_writes_passes_check(capsys, arguments):
@@ -306,6 +308,16 @@ def test_init_writes_what_it_was_told(capsys, tmp_path):
     assert settings.proxies[0].pools == ("rollout",)
     assert settings.provider.workers == {"rollout-0-0": {"primary": "h:80"}}
     assert settings.nats.url is None
+
+
+def test_init_writes_what_a_kind_asks_for_and_asks_for_what_it_was_not_told(capsys, tmp_path):
+    code, _, err = call(capsys, "init", "--proxy", "edge=haproxy@tcp://h:1,server=check")
+    assert code == Exit.USAGE
+    assert "kind haproxy needs its backend: write edge=haproxy@tcp://h:1,backend=..." in err
+    assert call(capsys, "init", "--proxy", "edge=haproxy@tcp://h:1,server=check,backend=workers")[0] == Exit.DONE
+    (proxy,) = load(None, environ={}, cwd=tmp_path).settings.proxies
+    assert (proxy.admin_url, proxy.options) == ("tcp://h:1", {"server": "check", "backend": "workers"})
+    assert "api_key" not in (tmp_path / "rollbook.toml").read_text()
 
 
 def test_init_names_the_fleet_after_the_folder(capsys, tmp_path, monkeypatch):

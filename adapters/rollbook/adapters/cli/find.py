@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
@@ -19,29 +21,38 @@ _CLUSTER: Final = "--gcs-address="
 
 
 async def find_routers(ports: Sequence[int]) -> list[ProxyChoice]:
-    """Every sglang-router that answers on one of these ports of loopback, named after its port."""
-    found = await asyncio.gather(*(_is_sglang(f"http://127.0.0.1:{port}") for port in ports))
+    """Every sglang-router and vllm-router that answers on one of these ports of loopback, named after its port."""
+    found = await asyncio.gather(*(_kind_at(f"http://127.0.0.1:{port}") for port in ports))
     return [
-        ProxyChoice(f"sglang-{port}", "sglang", f"http://127.0.0.1:{port}")
-        for port, answers in zip(ports, found, strict=True)
-        if answers
+        ProxyChoice(f"{kind}-{port}", kind, f"http://127.0.0.1:{port}")
+        for port, kind in zip(ports, found, strict=True)
+        if kind is not None
     ]
 
 
-async def _is_sglang(url: str) -> bool:
+async def _kind_at(url: str) -> str | None:
+    """Only vllm-router has both ways to list; the sglang-routers have the one or the other."""
+    from rollbook.adapters.proxies.http import AdminHttp
     from rollbook.adapters.proxies.kinds import ProxyConfig
     from rollbook.adapters.proxies.sglang import SglangProxy
+    from rollbook.adapters.proxies.vllm import VllmProxy
     from rollbook.projections.ports import ProxyUnavailable
 
-    router = SglangProxy(ProxyConfig(name="candidate", admin_url=url, fleet="unknown"))
+    config = ProxyConfig(name="candidate", admin_url=url, fleet="unknown")
+    http, vllm, sglang = AdminHttp(config), VllmProxy(config), SglangProxy(config)
     try:
         async with asyncio.timeout(_SECONDS):
-            await router.list()
+            if (await http.call("GET", "/list_workers")).status == HTTPStatus.OK:
+                with contextlib.suppress(ProxyUnavailable):
+                    await vllm.list()
+                    return "vllm"
+            await sglang.list()
     except (ProxyUnavailable, TimeoutError):
-        return False
+        return None
     finally:
-        await router.close()
-    return True
+        for one in (http, vllm, sglang):
+            await one.close()
+    return "sglang"
 
 
 def find_ray(environ: Mapping[str, str], processes: Path) -> tuple[str, ...]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
+import msgspec
 from cyclopts import Parameter
 
 from rollbook.adapters.cli.common import Port, run, start_logs
@@ -16,6 +17,7 @@ from rollbook.adapters.cli.exits import Exit, UsageError
 from rollbook.adapters.cli.find import PROCESSES, find_ray, find_routers
 from rollbook.adapters.cli.output import out, say
 from rollbook.adapters.cli.template import Choices, ProxyChoice, render
+from rollbook.adapters.proxies.registry import UnusableKind, find_kind
 from rollbook.adapters.settings import FILE_NAME, ConfigError, Settings
 from rollbook.adapters.settings.decode import decode
 
@@ -23,13 +25,14 @@ EXAMPLE = """\
 Example:
 
     rollbook init --fleet math-rl --proxy router-a=sglang@http://127.0.0.1:30000
+    rollbook init --proxy edge=haproxy@unix:///run/haproxy/admin.sock,backend=workers
     rollbook init --find
     rollbook init --provider static --worker rollout-0-0=10.0.0.5:8000"""
 
 PORTS: Final = (30000, 30001, 8000, 8080)
 """Where `--find` looks if it is not told: the ports that routers are usually started on."""
 
-_PROXY: Final = re.compile(r"(?P<name>[^=@]+)=(?P<kind>[^=@]+)@(?P<url>.+)")
+_PROXY: Final = re.compile(r"(?P<name>[^=@]+)=(?P<kind>[^=@]+)@(?P<url>[^,]+)(?P<options>(,\w+=[^,]+)*)")
 _WORKER: Final = re.compile(r"(?P<name>[^=]+)=(?P<address>.+)")
 
 
@@ -38,7 +41,12 @@ def init(  # noqa: PLR0913 - the options of the command
     config: Annotated[Path, Parameter(name=["--config", "-c"], help="The file to write.")] = Path(FILE_NAME),
     fleet: Annotated[str | None, Parameter(help="Name of the fleet; by default this folder's name.")] = None,
     proxy: Annotated[
-        Sequence[str], Parameter(negative=(), help="A router, as NAME=KIND@URL. May be given more than once.")
+        Sequence[str],
+        Parameter(
+            negative=(),
+            help="A router, as NAME=KIND@URL, with the options that its kind asks for as ,KEY=VALUE behind it. May be "
+            "given more than once.",
+        ),
     ] = (),
     provider: Annotated[
         Literal["ray", "static"] | None,
@@ -117,7 +125,22 @@ def _parse_proxy(text: str) -> ProxyChoice:
             "--proxy is written NAME=KIND@URL, as in router-a=sglang@http://127.0.0.1:30000; a key is added to the "
             "file by reference afterwards"
         )
-    return ProxyChoice(match["name"], match["kind"], match["url"])
+    options = dict(option.split("=", 1) for option in match["options"].split(",")[1:])
+    _check_options(match["name"], match["kind"], match["url"], options)
+    return ProxyChoice(match["name"], match["kind"], match["url"], options)
+
+
+def _check_options(name: str, kind: str, url: str, given: Mapping[str, str]) -> None:
+    """Say what is to be added to the command. What else is wrong with a proxy, the file's check finds."""
+    try:
+        options = find_kind(kind).options
+    except UnusableKind:
+        return
+    required = [field.encode_name for field in msgspec.structs.fields(options) if field.required]
+    missing = [key for key in required if key not in given]
+    if missing:
+        how = "".join(f",{key}={given.get(key, '...')}" for key in required)
+        raise UsageError(f"a proxy of kind {kind} needs its {' and '.join(missing)}: write {name}={kind}@{url}{how}")
 
 
 def _parse_worker(text: str) -> tuple[str, str]:

@@ -16,6 +16,7 @@ class ProxyChoice(msgspec.Struct, frozen=True):
     name: str
     kind: str
     url: str
+    options: dict[str, str] = {}
 
 
 class Choices(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,13 +93,18 @@ def _pool(name: str, *, served: bool) -> str:
 
 
 def _proxy(proxy: ProxyChoice, pools: tuple[str, ...]) -> str:
+    options = [f"{_key(key)} = {_string(value)}\n" for key, value in proxy.options.items()]
     return (
         "# A router in front of the workers.\n"
         f"[[proxies]]\nname = {_string(proxy.name)}\nkind = {_string(proxy.kind)}\nadmin_url = {_string(proxy.url)}\n"
         f"pools = {_strings(pools)}\n"
-        '# api_key = { env = "ROUTER_KEY" }\n\n'
+        f"{_KEY_EXAMPLE if proxy.url.startswith('http') else ''}"
+        + "".join(["[proxies.options]\n", *options] if options else [])
+        + "\n"
     )
 
+
+_KEY_EXAMPLE = '# api_key = { env = "ROUTER_KEY" }\n'
 
 _WORKER_EXAMPLE = """\
 # [provider.workers.rollout-0-0]
