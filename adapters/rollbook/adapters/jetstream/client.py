@@ -17,7 +17,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncGenerator, Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import nats.errors
 import structlog
@@ -49,6 +49,24 @@ class Sink:
             return  # closed or draining: the server forgets it too
 
 
+class NotPermitted(LogUnavailable):
+    """NATS does not permit these credentials to do it, and says so at once. The message names the subject."""
+
+    def __init__(self, who: str, act: str, subject: str) -> None:
+        super().__init__(
+            f"NATS does not permit {who} to {act} {subject}: these are another role's credentials, or its permissions "
+            "lack this subject; see docs/permissions.md"
+        )
+        self.subject = subject
+
+
+class Question(NamedTuple):
+    """One that has been asked."""
+
+    subject: str
+    answer: asyncio.Future[bytes]
+
+
 class Client(NatsClient):
     """A connection to NATS. Made by `connect`; belongs to the loop that made it."""
 
@@ -59,12 +77,15 @@ class Client(NatsClient):
         """Whether it was us who closed it."""
         self._connected = asyncio.Event()
         self._answers: str | None = None
-        self._questions: dict[str, asyncio.Future[bytes]] = {}
+        self._questions: dict[str, Question] = {}
         self._tokens = itertools.count(1)
         self.disconnections: set[Callable[[], None]] = set()
         """Called, on the loop, when the connection is lost. They must not block or raise."""
         self.reconnections: set[Callable[[], None]] = set()
         """Called, on the loop, after every reconnection. They must not block or raise."""
+        self.denials: set[Callable[[str, NotPermitted], None]] = set()
+        """Called, on the loop, with a subject in lower case that must not be published to. They must not block or
+        raise."""
 
     async def sink(self, take: Take, subject: str | None = None) -> Sink:
         """Hand every message on `subject` (a new inbox by default; wildcards are allowed) to `take`."""
@@ -83,11 +104,11 @@ class Client(NatsClient):
         """Publish with a reply subject, and return the payload of the answer. `timeout` is in seconds.
 
         Raises `LogUnavailable` if there is none: nothing is sent while the connection is gone, but when it breaks or
-        the time is up after that, whether it arrived is unknown.
+        the time is up after that, whether it arrived is unknown. `NotPermitted` if the server refuses the subject.
         """
         token = str(next(self._tokens))
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._questions[token] = answer
+        self._questions[token] = Question(subject, answer)
         try:
             async with self._border(subject, timeout):
                 if self._answers is None:
@@ -131,9 +152,10 @@ class Client(NatsClient):
         return f"{inbox}."
 
     def _answer(self, subject: bytes, reply: bytes, payload: bytes, headers: bytes | None) -> None:
-        answer = self._questions.get(subject.rpartition(b".")[2].decode())
-        if answer is None or answer.done():
+        question = self._questions.get(subject.rpartition(b".")[2].decode())
+        if question is None or question.answer.done():
             return
+        answer = question.answer
         if headers and not payload and headers.startswith(b"NATS/1.0 503"):
             answer.set_exception(nats.errors.NoRespondersError())
         else:
@@ -186,9 +208,25 @@ class Client(NatsClient):
         self._connected.clear()
         for listener in tuple(self.disconnections):
             listener()
-        for answer in self._questions.values():
-            if not answer.done():
-                answer.set_exception(nats.errors.ConnectionClosedError())
+        for question in self._questions.values():
+            if not question.answer.done():
+                question.answer.set_exception(nats.errors.ConnectionClosedError())
+
+    def deny_publish(self, who: str, subject: str) -> None:
+        """The server refused something that `who` published to `subject`, which it repeats in lower case."""
+        for question in self._questions.values():
+            if question.subject.lower() == subject and not question.answer.done():
+                question.answer.set_exception(NotPermitted(who, "publish to", question.subject))
+        for listener in tuple(self.denials):
+            listener(subject, NotPermitted(who, "publish to", subject))
+
+    def deny_subscription(self, who: str, subject: str) -> None:
+        """The server refused a subscription. Without the one for answers, no question will get any."""
+        if self._answers is None or not subject.startswith(self._answers.lower()):
+            return
+        for question in self._questions.values():
+            if not question.answer.done():
+                question.answer.set_exception(NotPermitted(who, "subscribe to", f"{self._answers}*"))
 
     async def wait_connected(self) -> None:
         """Return as soon as there is a connection. The caller brings the deadline."""

@@ -4,6 +4,7 @@
 
     LogError
     ├── LogUnavailable      nobody answers at that address
+    │   └── NotPermitted    these credentials may not do it (`client`)
     ├── LogMisconfigured    something answers, but JetStream is not enabled there
     └── NotAuthorised       NATS wants other credentials than it was given
 """
@@ -16,18 +17,21 @@ import ssl
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
 import nats.errors
 import structlog
 
-from rollbook.adapters.jetstream.client import Client
+from rollbook.adapters.jetstream.client import Client, NotPermitted
 from rollbook.projections.ending import end
 from rollbook.projections.ports import LogError, LogMisconfigured, LogUnavailable
 
 _log = structlog.get_logger(__name__)
+
+_DENIED: Final = re.compile(r'permissions violation for (?P<act>publish|subscription) to "(?P<subject>[^"]+)"')
+"""As nats-py hands on what the server said: in lower case."""
 
 RECONNECT_WAIT = 0.2
 """Seconds between two attempts at one server."""
@@ -152,9 +156,10 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
 class _Watch:
     """nats-py's callbacks for one client: what goes wrong while it connects, and what is logged afterwards."""
 
-    def __init__(self, client: Client, server: str) -> None:
+    def __init__(self, client: Client, connection: Connection) -> None:
         self._client = client
-        self._server = server
+        self._server = connection.url
+        self._who = connection.authentication
         self.established = False
         self.refused: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.last: Exception | None = None
@@ -164,8 +169,16 @@ class _Watch:
             self.last = error
             if _is_refusal(error):
                 self.refused.set_result(None)
+        if (denied := _DENIED.search(str(error))) is not None:
+            self._deny(denied["act"], denied["subject"])
         if self.established and self._client.is_connected:
             _log.warning("nats.error", server=self._server, error=_explain(error))
+
+    def _deny(self, act: str, subject: str) -> None:
+        if act == "publish":
+            self._client.deny_publish(self._who, subject)
+        else:
+            self._client.deny_subscription(self._who, subject)
 
     async def disconnected(self) -> None:
         self._client.mark_disconnected()
@@ -198,12 +211,13 @@ async def connect(connection: Connection, *, name: str, timeout: float = 5.0) ->
     until = time.monotonic() + timeout
     while True:
         client = Client()
-        watch = _Watch(client, connection.url)
+        watch = _Watch(client, connection)
         attempt = asyncio.ensure_future(_dial(client, watch, name, options))
         try:
             left = max(until - time.monotonic(), 0)
             await asyncio.wait({attempt, watch.refused}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             if _succeeded(connection, attempt, watch, timeout):
+                client.mark_connected()
                 await _require_jetstream(client, connection, timeout)
                 break
         except BaseException:
@@ -214,7 +228,6 @@ async def connect(connection: Connection, *, name: str, timeout: float = 5.0) ->
         await _abandon(client, attempt)
         await asyncio.sleep(RECONNECT_WAIT)
     watch.established = True
-    client.mark_connected()
     return client
 
 
@@ -251,18 +264,20 @@ def _succeeded(connection: Connection, attempt: asyncio.Future[None], watch: _Wa
 
 async def _require_jetstream(client: Client, connection: Connection, timeout: float) -> None:
     try:
-        answer = await client.request("$JS.API.INFO", timeout=timeout)
-    except nats.errors.NoRespondersError as exc:
-        raise LogMisconfigured(
-            f"the NATS server at {connection.url} runs without JetStream; start it with `-js`, or with a `jetstream` "
-            "block in its configuration"
-        ) from exc
-    except (nats.errors.Error, OSError) as exc:
+        answer = await client.ask("$JS.API.INFO", timeout=timeout)
+    except NotPermitted:
+        raise
+    except LogUnavailable as exc:
+        if isinstance(exc.__cause__, nats.errors.NoRespondersError):
+            raise LogMisconfigured(
+                f"the NATS server at {connection.url} runs without JetStream; start it with `-js`, or with a "
+                "`jetstream` block in its configuration"
+            ) from exc
         raise LogUnavailable(
             f"JetStream at {connection.url} did not answer within {timeout:g} s; see whether this user may use "
-            f"$JS.API.> and whether the cluster has a leader ({_explain(exc)})"
+            f"$JS.API.> and whether the cluster has a leader ({exc})"
         ) from exc
-    error = msgspec.json.decode(answer.data, type=dict[str, Any]).get("error")
+    error = msgspec.json.decode(answer, type=dict[str, Any]).get("error")
     if error and error.get("err_code") == 10039:  # noqa: PLR2004 - JetStream's number for exactly this
         raise LogMisconfigured(
             f"JetStream is not enabled for the account used at {connection.url}; enable it for that account, or give "

@@ -214,9 +214,9 @@ class Sender:
     async def _send(self, entry: Entry) -> None:
         """The straight way: no task and no future per fact."""
 
-        def answered(answer: Answer | None) -> bool:
-            if answer is None:
-                self._again(entry, LogUnavailable("NATS did not answer in time, or the connection broke"))
+        def answered(answer: Answer | LogUnavailable) -> bool:
+            if not isinstance(answer, Answer):
+                self._again(entry, answer)
                 return True
             try:
                 self._finish(entry, answer.acknowledged(entry.subject))

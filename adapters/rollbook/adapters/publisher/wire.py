@@ -16,7 +16,7 @@ import msgspec
 import nats.errors
 
 from rollbook.adapters.jetstream.api import Ack
-from rollbook.adapters.jetstream.client import Client
+from rollbook.adapters.jetstream.client import Client, NotPermitted
 from rollbook.projections.ports import LogUnavailable
 
 ANSWER_WITHIN: Final = 5.0
@@ -57,8 +57,16 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
         return ack.seq
 
 
-Take = Callable[[Answer | None], bool]
-"""Called with every answer, and with None if the connection or the time ran out first. True ends it."""
+Take = Callable[[Answer | LogUnavailable], bool]
+"""Called with every answer, or with why none will come. True ends it."""
+
+
+class _Open(msgspec.Struct, frozen=True, gc=False):
+    """What is waited for."""
+
+    until: float
+    subject: str
+    take: Take
 
 
 class Wire:
@@ -68,10 +76,11 @@ class Wire:
         self.client = client
         self._inbox = client.new_inbox()
         self._tokens = itertools.count(1)
-        self._open: dict[int, tuple[float, Take]] = {}
+        self._open: dict[int, _Open] = {}
 
     async def listen(self) -> None:
         """Begin to take replies. Raises `LogUnavailable`."""
+        self.client.denials.add(self._denied)
         try:
             await self.client.sink(self._reply, f"{self._inbox}.*")
         except (nats.errors.Error, OSError) as exc:
@@ -80,39 +89,43 @@ class Wire:
     async def send(self, subject: str, payload: bytes, headers: dict[str, str] | None, take: Take) -> None:
         """Publish, and hand what comes back to `take`; also that nothing came back, so this never raises."""
         token = next(self._tokens)
-        self._open[token] = (time.monotonic() + ANSWER_WITHIN, take)
+        self._open[token] = _Open(time.monotonic() + ANSWER_WITHIN, subject, take)
         try:
             await self.client.publish(subject, payload, f"{self._inbox}.{token}", headers)
         except (nats.errors.Error, OSError):
-            self._lose(token)
+            self._lose(token, _broke())
 
     async def ask_for_many(self, subject: str, payload: bytes, is_last: Callable[[Answer], bool]) -> list[Answer]:
         """Publish and return all answers up to the last. Raises `LogUnavailable`."""
         answers: list[Answer] = []
-        complete: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        complete: asyncio.Future[LogUnavailable | None] = asyncio.get_running_loop().create_future()
 
-        def take(answer: Answer | None) -> bool:
-            if answer is not None:
+        def take(answer: Answer | LogUnavailable) -> bool:
+            if isinstance(answer, Answer):
                 answers.append(answer)
-            ends = answer is None or is_last(answer)
+                failure = None
+            else:
+                failure = answer
+            ends = failure is not None or is_last(answers[-1])
             if ends and not complete.done():
-                complete.set_result(answer is not None)
+                complete.set_result(failure)
             return ends
 
         await self.send(subject, payload, None, take)
-        if not await complete:
-            raise LogUnavailable(f"{subject}: no answer, or the connection broke; it is tried again")
+        failure = await complete
+        if failure is not None:
+            raise LogUnavailable(f"{subject}: {failure}") from failure
         return answers
 
     def lose_all(self) -> None:
         """The connection was lost: no reply to anything sent before will come."""
         for token in list(self._open):
-            self._lose(token)
+            self._lose(token, _broke())
 
     def lose_overdue(self, now: float) -> None:
         """Give up waiting for what should have come by now."""
-        for token in [token for token, (until, _) in self._open.items() if until <= now]:
-            self._lose(token)
+        for token in [token for token, one in self._open.items() if one.until <= now]:
+            self._lose(token, LogUnavailable(f"NATS did not answer in time ({ANSWER_WITHIN:g} s); it is tried again"))
 
     async def close(self) -> None:
         """Close the connection; what is open is lost."""
@@ -125,13 +138,22 @@ class Wire:
             await self.client.abort()
             self.lose_all()
 
-    def _lose(self, token: int) -> None:
+    def _lose(self, token: int, why: LogUnavailable) -> None:
         waiting = self._open.pop(token, None)
         if waiting is not None:
-            waiting[1](None)
+            waiting.take(why)
+
+    def _denied(self, subject: str, why: NotPermitted) -> None:
+        """Whatever is open on `subject` (in lower case) will get no answer."""
+        for token in [token for token, one in self._open.items() if one.subject.lower() == subject]:
+            self._lose(token, why)
 
     def _reply(self, subject: bytes, _reply: bytes, payload: bytes, headers: bytes | None) -> None:
         token = int(subject.rpartition(b".")[2])
         waiting = self._open.get(token)
-        if waiting is not None and waiting[1](Answer(bytes(payload), headers)):
+        if waiting is not None and waiting.take(Answer(bytes(payload), headers)):
             self._open.pop(token, None)
+
+
+def _broke() -> LogUnavailable:
+    return LogUnavailable("the connection to NATS broke; it is tried again")
