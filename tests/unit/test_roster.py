@@ -223,6 +223,14 @@ def test_reconciliation_is_held_and_released_for_one_proxy_or_all():
 # ---------------------------------------------------------------- weights
 
 
+def test_weights_loaded_during_a_false_alarm_count_when_it_is_over():
+    """Nobody reports the same version twice, so an ignored report would keep the worker out until the next version."""
+    book = Book()
+    book.all(up(), down(evidence="timeout"), WeightsLoaded(worker=W, incarnation=1, version=7), up(seen=2))
+    worker = book.roster.workers[W]
+    assert (worker.phase, worker.weights) == (Phase.SERVING, 7)
+
+
 def test_the_bar_is_the_version_published_last_by_sequence():
     book = Book()
     for version in (10, 5):

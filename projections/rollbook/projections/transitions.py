@@ -147,7 +147,7 @@ TABLE: Final[dict[Phase, dict[type[Fact], Rule]]] = {
         WorkerResumed: _ignore(_DOWN, _ENDED),
         WorkerDraining: _ignore(_DOWN, _ENDED),
         WorkerRetired: Rule(_RETIRED),
-        WeightsLoaded: _ignore(_DOWN, _ENDED),
+        WeightsLoaded: Rule(_DOWN),
         RecoveryStarted: Rule(_DOWN),
         RecoveryFailed: Rule(_DOWN),
         DrainRequested: _ignore(_DOWN, _ENDED),
