@@ -33,6 +33,7 @@ OURS = {
     "miles": Capabilities(remove=False, tag=False),
     "lmdeploy": Capabilities(tag=False, probes_on_add=True),
     "routed-api": Capabilities(list=False, tag=False),
+    "abacus": Capabilities(),
 }
 """What each kind must say of itself."""
 

@@ -6,12 +6,17 @@ The contract of the port is asked of every bench; what a kind cannot do, its cap
 from __future__ import annotations
 
 import random
+import sys
 from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from support.routers import Haproxy, RouterProcess, SglangRouter, VllmRouter
-from support.small_routers import LmdeployRouter, MilesRouter, RoutedApi, SmallRouter
+from support.small_routers import Abacus, LmdeployRouter, MilesRouter, RoutedApi, SmallRouter
 from support.workers import http_workers, nobody_listens
 
 from rollbook.adapters.clock import SystemClock
@@ -26,6 +31,19 @@ from rollbook.adapters.proxies.vllm import VllmProxy
 from rollbook.projections.ports import Capabilities, Proxy, Target
 
 FLEET = "math-rl"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own-kind" / "rollbook_abacus.py"
+"""The package of docs/proxies/own-kind.md."""
+
+
+@cache
+def example() -> ModuleType:
+    """Its module, which is not installed here."""
+    spec = spec_from_file_location(EXAMPLE.stem, EXAMPLE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[EXAMPLE.stem] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 class Bench(ABC):
@@ -145,6 +163,19 @@ class RoutedApiBench(SmallBench):
         return RoutedApiProxy(ProxyConfig(name="router", admin_url=self.router.url, fleet=fleet, options=options))
 
 
+class AbacusBench(SmallBench):
+    """The example of a package with a kind of its own."""
+
+    one_entry_a_url = False
+    refuses_repetitions = True
+
+    def make(self, fleet: str) -> Proxy:
+        options = example().AbacusOptions()
+        return example().AbacusProxy(
+            ProxyConfig(name="router", admin_url=self.router.url, fleet=fleet, options=options)
+        )
+
+
 class SglangBench(RouterBench):
     router: SglangRouter
 
@@ -179,8 +210,9 @@ SMALL: dict[str, tuple[type[SmallRouter], type[SmallBench]]] = {
     "miles": (MilesRouter, MilesBench),
     "lmdeploy": (LmdeployRouter, LmdeployBench),
     "routed-api": (RoutedApi, RoutedApiBench),
+    "abacus": (Abacus, AbacusBench),
 }
-"""The kinds whose programs cannot be run here."""
+"""The kinds whose programs cannot be run here, and the made-up one of the example."""
 
 IN_MEMORY = {
     "memory-sglang": Capabilities(async_add=True, probes_on_add=True),

@@ -249,6 +249,33 @@ class RoutedApi(SmallRouter):
         return await self.forward(bases[self._turn % len(bases)], request)
 
 
+class Abacus(SmallRouter):
+    """The made-up router of examples/own-kind."""
+
+    def forget(self) -> None:
+        self.columns: dict[str, dict[str, Any]] = {}
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/columns", self._list),
+            web.put("/columns/{name}", self._put),
+            web.delete("/columns/{name}", self._delete),
+        ]
+
+    async def _list(self, _: web.Request) -> web.Response:
+        return web.json_response({"columns": [{"name": name, **column} for name, column in self.columns.items()]})
+
+    async def _put(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        if name in self.columns:
+            return web.Response(status=409)
+        self.columns[name] = await request.json()
+        return web.Response(status=201)
+
+    async def _delete(self, request: web.Request) -> web.Response:
+        return web.Response(status=204 if self.columns.pop(request.match_info["name"], None) else 404)
+
+
 R = TypeVar("R", bound=SmallRouter)
 
 
