@@ -258,7 +258,7 @@ async def test_servers_of_the_file_are_nobodys_and_leave_unless_something_points
     async with proxy_of(router.admin_url, backend="filed") as proxy:
         by_hand, pinned = await entries(proxy)
         assert (by_hand.handle, pinned.handle) == ("by-hand", "pinned")
-        assert {entry.fleet for entry in (by_hand, pinned)} == {None}
+        assert {entry.fleet for entry in (by_hand, pinned)} == {""}
         assert await proxy.remove(by_hand) == Done()
         answer = await proxy.remove(pinned)
         assert isinstance(answer, Unsupported)

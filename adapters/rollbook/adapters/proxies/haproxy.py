@@ -220,7 +220,7 @@ def _entry(server: Server, running: int | None) -> Entry:
     return Entry(
         url=listed_url(f"{'https' if server.tls else 'http'}://{host}:{server.port}"),
         handle=server.name,
-        fleet=None if life is None else life.fleet,
+        fleet="" if life is None else life.fleet,
         worker=None if life is None else life.worker,
         incarnation=None if life is None else life.incarnation,
         healthy=server.up,
