@@ -90,6 +90,12 @@ def test_the_configuration_knows_an_installed_kind_and_its_options(tmp_path, ins
     ]
 
 
+def test_init_writes_it_with_its_options_as_what_they_are(tmp_path, installed):
+    wanted = ["init", "--fleet", "f", "--provider", "static", "--proxy", "a=abacus@http://h:1,beads=3"]
+    assert run(tmp_path, installed, "-m", "rollbook.adapters.cli.main", *wanted).returncode == 0
+    assert "[proxies.options]\nbeads = 3\n" in (tmp_path / "rollbook.toml").read_text()
+
+
 def test_without_the_package_there_is_no_such_kind(tmp_path):
     code, (problem,) = check(tmp_path, None)
     assert code == 64

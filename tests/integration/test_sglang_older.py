@@ -8,6 +8,8 @@ from support.routers import SglangRouter, running
 from support.until import until
 from support.workers import http_worker, http_workers, nobody_listens
 
+from rollbook.adapters.cli.find import find_routers
+from rollbook.adapters.cli.template import ProxyChoice
 from rollbook.adapters.proxies.kinds import ProxyConfig
 from rollbook.adapters.proxies.sglang import SglangProxy
 from rollbook.projections.ports import Done, Entry, Failed, Listing, Pending, ProxyUnavailable, Target, Unsupported
@@ -79,6 +81,10 @@ async def test_its_version_and_what_it_can_do_are_known_from_a_listing_alone(pro
     async with http_worker() as worker:
         await add(proxy, target(worker.url))
         assert (await proxy.list()).version == router.api
+
+
+async def test_init_finds_it(router):
+    assert await find_routers([router.port]) == [ProxyChoice(f"sglang-{router.port}", "sglang", router.url)]
 
 
 async def test_an_added_worker_is_listed_until_it_is_removed(proxy):

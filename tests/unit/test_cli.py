@@ -289,6 +289,8 @@ def test_check_as_json(capsys, tmp_path, monkeypatch):
         ["--pool", "rollout", "--pool", "rollout"],
         ["--proxy", "a=vllm@http://h:1", "--proxy", "b=haproxy@unix:///run/haproxy/admin.sock,backend=workers"],
         ["--proxy", "b=haproxy@tcp://h:1,backend=workers,server=check inter 1s"],
+        ["--proxy", "a=miles@http://h:1", "--proxy", "b=lmdeploy@https://h/admin"],
+        ["--proxy", "a=routed-api@http://h:1,model_name=qwen3-8b", "--proxy", "b=routed-api@http://h:1,model_name=7"],
     ],
 )
 def test_what_init_writes_passes_check(capsys, arguments):
@@ -318,6 +320,14 @@ def test_init_writes_what_a_kind_asks_for_and_asks_for_what_it_was_not_told(caps
     (proxy,) = load(None, environ={}, cwd=tmp_path).settings.proxies
     assert (proxy.admin_url, proxy.options) == ("tcp://h:1", {"server": "check", "backend": "workers"})
     assert "api_key" not in (tmp_path / "rollbook.toml").read_text()
+
+
+def test_init_writes_no_secret(capsys, tmp_path):
+    code, _, err = call(capsys, "init", "--proxy", "a=routed-api@http://h:1,model_name=m,worker_key=hunter2")
+    assert code == Exit.USAGE
+    assert "proxies[0].options.worker_key: a secret in clear" in err
+    assert "hunter2" not in err
+    assert not (tmp_path / "rollbook.toml").exists()
 
 
 def test_init_names_the_fleet_after_the_folder(capsys, tmp_path, monkeypatch):

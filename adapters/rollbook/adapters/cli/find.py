@@ -31,7 +31,7 @@ async def find_routers(ports: Sequence[int]) -> list[ProxyChoice]:
 
 
 async def _kind_at(url: str) -> str | None:
-    """Only vllm-router has both ways to list; the sglang-routers have the one or the other."""
+    """By the ways to list: vllm-router has two, most sglang-routers one. Those with two say that they manage others."""
     from rollbook.adapters.proxies.http import AdminHttp
     from rollbook.adapters.proxies.kinds import ProxyConfig
     from rollbook.adapters.proxies.sglang import SglangProxy
@@ -42,7 +42,8 @@ async def _kind_at(url: str) -> str | None:
     http, vllm, sglang = AdminHttp(config), VllmProxy(config), SglangProxy(config)
     try:
         async with asyncio.timeout(_SECONDS):
-            if (await http.call("GET", "/list_workers")).status == HTTPStatus.OK:
+            both = (await http.call("GET", "/list_workers")).status == HTTPStatus.OK
+            if both and b"router_manager" not in (await http.call("GET", "/get_server_info")).body:
                 with contextlib.suppress(ProxyUnavailable):
                     await vllm.list()
                     return "vllm"

@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from cyclopts import Parameter
@@ -127,7 +127,8 @@ def _parse_proxy(text: str) -> ProxyChoice:
         )
     options = dict(option.split("=", 1) for option in match["options"].split(",")[1:])
     _check_options(match["name"], match["kind"], match["url"], options)
-    return ProxyChoice(match["name"], match["kind"], match["url"], options)
+    typed = {key: _typed(match["kind"], key, value) for key, value in options.items()}
+    return ProxyChoice(match["name"], match["kind"], match["url"], typed)
 
 
 def _check_options(name: str, kind: str, url: str, given: Mapping[str, str]) -> None:
@@ -141,6 +142,15 @@ def _check_options(name: str, kind: str, url: str, given: Mapping[str, str]) -> 
     if missing:
         how = "".join(f",{key}={given.get(key, '...')}" for key in required)
         raise UsageError(f"a proxy of kind {kind} needs its {' and '.join(missing)}: write {name}={kind}@{url}{how}")
+
+
+def _typed(kind: str, option: str, text: str) -> Any:
+    """The option's value as its kind wants it; as text if it cannot be that, for the file's check to say so."""
+    try:
+        (field,) = [one for one in msgspec.structs.fields(find_kind(kind).options) if one.encode_name == option]
+        return msgspec.convert(text, field.type, strict=False)
+    except (UnusableKind, ValueError):
+        return text
 
 
 def _parse_worker(text: str) -> tuple[str, str]:

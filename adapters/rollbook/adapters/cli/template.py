@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -16,7 +16,8 @@ class ProxyChoice(msgspec.Struct, frozen=True):
     name: str
     kind: str
     url: str
-    options: dict[str, str] = {}
+    options: dict[str, Any] = {}
+    """Strings, numbers and booleans."""
 
 
 class Choices(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +94,7 @@ def _pool(name: str, *, served: bool) -> str:
 
 
 def _proxy(proxy: ProxyChoice, pools: tuple[str, ...]) -> str:
-    options = [f"{_key(key)} = {_string(value)}\n" for key, value in proxy.options.items()]
+    options = [f"{_key(key)} = {json.dumps(value)}\n" for key, value in proxy.options.items()]
     return (
         "# A router in front of the workers.\n"
         f"[[proxies]]\nname = {_string(proxy.name)}\nkind = {_string(proxy.kind)}\nadmin_url = {_string(proxy.url)}\n"
