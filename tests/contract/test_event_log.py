@@ -20,14 +20,20 @@ from rollbook.projections.ports import AppendConflict
 _ids = UuidV7()
 
 
-@pytest.fixture(params=["memory", pytest.param("jetstream", marks=pytest.mark.integration)])
+@pytest.fixture(
+    params=[
+        "memory",
+        pytest.param("jetstream", marks=pytest.mark.integration),
+        pytest.param("jetstream without consumers", marks=pytest.mark.integration),
+    ]
+)
 async def log(request, fleet, nats_server):
     if request.param == "memory":
         yield MemoryLog(SystemClock(), random.Random(1))
         return
     client = await connect(Connection(url=nats_server.url), name="tests", timeout=DEADLINE)
     await provision(client, fleet, timeout=DEADLINE)
-    yield JetStreamLog(client, fleet, timeout=DEADLINE)
+    yield JetStreamLog(client, fleet, timeout=DEADLINE, direct=request.param.endswith("without consumers"))
     await client.close()
 
 

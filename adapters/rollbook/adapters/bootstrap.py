@@ -138,7 +138,7 @@ async def open_reader(fleet: str, connection: Connection) -> AsyncGenerator[Read
     """Connect for reading. Raises `LogError` if the server cannot be reached or has no log of this fleet."""
     client = await connect(connection, name="rollbook-cli")
     try:
-        log = JetStreamLog(client, fleet)
+        log = JetStreamLog(client, fleet, direct=True)
         await log.state()
         yield Reader(client=client, log=log, snapshots=JetStreamSnapshots(client, fleet), clock=SystemClock())
     finally:
@@ -230,7 +230,7 @@ async def build(
         proxies = await stack.enter_async_context(open_proxies(settings, environ=environ, base=directory.parent))
         log = JetStreamLog(client, settings.fleet)
         metrics = None
-        if settings.web.listen is not None:
+        if settings.web.listen is not None and once is None:
             from rollbook.adapters.proxies.measured import MeasuredProxy
             from rollbook.adapters.web.metrics import Metrics
 

@@ -6,6 +6,7 @@ not know when it writes a configuration back.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -35,6 +36,8 @@ DUPLICATE_IN_BATCH: Final = 10201
 """err_code: an id of the batch is stored already, or twice in the batch."""
 BATCHES_OFF: Final = 10174
 """err_code: the stream does not allow atomic batches."""
+
+NANO: Final = 1_000_000_000
 
 _UNAVAILABLE: Final = 503
 
@@ -104,3 +107,9 @@ def _refused(subject: str, error: Refusal) -> LogError:
     if error.code == _UNAVAILABLE:
         return LogUnavailable(f"{subject}: {error.description} ({error.err_code}); try again")
     return Refused(subject, error)
+
+
+def nanoseconds(text: str) -> int:
+    """A time as the server writes it, with up to nine digits of a second, since the epoch."""
+    whole, _, fraction = text.removesuffix("Z").partition(".")
+    return int(datetime.fromisoformat(f"{whole}+00:00").timestamp()) * NANO + int(f"{fraction:0<9}")

@@ -17,8 +17,9 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncGenerator, Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final
 
+import msgspec
 import nats.errors
 import structlog
 from nats.aio.client import Client as NatsClient
@@ -27,6 +28,9 @@ from nats.aio.subscription import Subscription
 from rollbook.projections.ports import LogUnavailable
 
 _log = structlog.get_logger(__name__)
+
+_NOBODY: Final = 503
+"""Status: nobody listens on the subject."""
 
 Take = Callable[[bytes, bytes, bytes, bytes | None], None]
 """Called with subject, reply, payload and raw headers (None if there are none). Must not block."""
@@ -60,11 +64,42 @@ class NotPermitted(LogUnavailable):
         self.subject = subject
 
 
-class Question(NamedTuple):
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """One message that came back, as bytes."""
+
+    payload: bytes
+    raw_headers: bytes | None
+
+    @property
+    def status(self) -> int:
+        """The server's status, 0 for none; 503 says that nobody listens on the subject.
+
+        A message of a stream has none, whatever its author wrote where a status stands: the server adds its sequence.
+        """
+        headers = self.raw_headers or b""
+        line = headers.partition(b"\r\n")[0].split()
+        if len(line) < 2 or not line[1].isdigit() or b"\r\nNats-Sequence:" in headers:  # noqa: PLR2004 - as in HTTP
+            return 0
+        return int(line[1])
+
+    def headers(self) -> dict[str, str]:
+        """The headers by name; of a repeated one the last, which is the server's."""
+        lines = (self.raw_headers or b"").decode(errors="replace").split("\r\n")[1:]
+        return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+class Question(msgspec.Struct, frozen=True, gc=False):
     """One that has been asked."""
 
     subject: str
-    answer: asyncio.Future[bytes]
+    answer: asyncio.Future[list[Message]]
+    is_last: Callable[[Message], bool]
+    messages: list[Message]
+    """What has come so far."""
+
+
+def _any(_: Message) -> bool:
+    return True
 
 
 class Client(NatsClient):
@@ -106,9 +141,25 @@ class Client(NatsClient):
         Raises `LogUnavailable` if there is none: nothing is sent while the connection is gone, but when it breaks or
         the time is up after that, whether it arrived is unknown. `NotPermitted` if the server refuses the subject.
         """
+        return (await self._ask(subject, payload, headers, _any, timeout))[0].payload
+
+    async def ask_for_many(
+        self, subject: str, payload: bytes, *, is_last: Callable[[Message], bool], timeout: float = 5.0
+    ) -> list[Message]:
+        """As `ask`, for a question with several answers: all of them, up to the one that `is_last`."""
+        return await self._ask(subject, payload, None, is_last, timeout)
+
+    async def _ask(
+        self,
+        subject: str,
+        payload: bytes,
+        headers: dict[str, str] | None,
+        is_last: Callable[[Message], bool],
+        timeout: float,
+    ) -> list[Message]:
         token = str(next(self._tokens))
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._questions[token] = Question(subject, answer)
+        answer: asyncio.Future[list[Message]] = asyncio.get_running_loop().create_future()
+        self._questions[token] = Question(subject, answer, is_last, [])
         try:
             async with self._border(subject, timeout):
                 if self._answers is None:
@@ -155,11 +206,13 @@ class Client(NatsClient):
         question = self._questions.get(subject.rpartition(b".")[2].decode())
         if question is None or question.answer.done():
             return
-        answer = question.answer
-        if headers and not payload and headers.startswith(b"NATS/1.0 503"):
-            answer.set_exception(nats.errors.NoRespondersError())
-        else:
-            answer.set_result(payload)
+        message = Message(bytes(payload), headers)
+        if not payload and message.status == _NOBODY:
+            question.answer.set_exception(nats.errors.NoRespondersError())
+            return
+        question.messages.append(message)
+        if question.is_last(message):
+            question.answer.set_result(question.messages)
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         take = self._sinks.get(sid)

@@ -12,14 +12,14 @@ import base64
 import re
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from datetime import datetime
 from typing import Any, Final
 
 import structlog
 
 from rollbook.adapters.jetstream import api
 from rollbook.adapters.jetstream.api import Refused, publish, question
-from rollbook.adapters.jetstream.client import Client
+from rollbook.adapters.jetstream.client import Client, NotPermitted
+from rollbook.adapters.jetstream.direct import Pages
 from rollbook.adapters.jetstream.pull import Broken, Pull
 from rollbook.events import Draft, stream_name
 from rollbook.events.times import rfc3339
@@ -38,7 +38,6 @@ MAX_BATCH: Final = 1000
 """Messages that JetStream takes in one atomic batch."""
 _SLOWEST_RETRY: Final = 1.0
 """Seconds between two attempts to open a pull."""
-_NANO: Final = 1_000_000_000
 _WINDOW_MARGIN: Final = 5.0
 """Seconds looked further back than the duplicate window."""
 
@@ -48,13 +47,17 @@ class JetStreamLog:
 
     `timeout` (seconds) bounds every question; `patience` (seconds) is how long `read` keeps trying before it raises
     `LogUnavailable`. An id without an expectation is recognised within the stream's duplicate window (two minutes).
+    `direct` reads without a consumer, by questions alone: slower, and all that a reader's credentials permit.
     """
 
-    def __init__(self, client: Client, fleet: str, *, timeout: float = 5.0, patience: float = 10.0) -> None:
+    def __init__(
+        self, client: Client, fleet: str, *, timeout: float = 5.0, patience: float = 10.0, direct: bool = False
+    ) -> None:
         self._client = client
         self._stream = stream_name(fleet)
         self._timeout = timeout
         self._patience = patience
+        self._way: type[Pull | Pages] = Pages if direct else Pull
 
     # ------------------------------------------------------------ appending
 
@@ -122,7 +125,7 @@ class JetStreamLog:
         since: dict[str, Any] = {}
         if any(subject not in expect for subject in missing):
             info = await self._info()
-            begin = (_nanoseconds(info["ts"]) - info["config"]["duplicate_window"]) / _NANO - _WINDOW_MARGIN
+            begin = (api.nanoseconds(info["ts"]) - info["config"]["duplicate_window"]) / api.NANO - _WINDOW_MARGIN
             since = {"start_time": rfc3339(begin)}
         for subject, ids in missing.items():
             start: dict[str, Any] = {"seq": expect[subject] + 1} if subject in expect else since
@@ -184,7 +187,7 @@ class JetStreamLog:
 
     async def _open(
         self, after: int, identity: str | None, subjects: Sequence[str], *, overlap: bool
-    ) -> tuple[str, Pull]:
+    ) -> tuple[str, Pull | Pages]:
         """A pull from `after` on (with `overlap`: from the message at `after`), and which log it is."""
         until = time.monotonic() + self._patience
         while True:
@@ -192,10 +195,10 @@ class JetStreamLog:
                 state = await self.state()
                 _check(state, after, identity)
                 first = after if overlap else after + 1
-                opening = Pull.open(self._client, self._stream, first, timeout=self._timeout, subjects=subjects)
+                opening = self._way.open(self._client, self._stream, first, timeout=self._timeout, subjects=subjects)
                 return state.identity, await opening
             except LogUnavailable as exc:
-                if isinstance(exc, _LostEnd) or self._client.is_closed or time.monotonic() > until:
+                if isinstance(exc, (_LostEnd, NotPermitted)) or self._client.is_closed or time.monotonic() > until:
                     raise
                 _log.info("log.read.waiting", stream=self._stream, after=after, reason=str(exc))
                 await asyncio.sleep(_SLOWEST_RETRY / 4)
@@ -285,7 +288,7 @@ def _stored(message: dict[str, Any] | None) -> Stored | None:
     if message is None:
         return None
     payload = base64.b64decode(message.get("data") or "")
-    return Stored(message["seq"], message["subject"], payload, _nanoseconds(message["time"]) / _NANO)
+    return Stored(message["seq"], message["subject"], payload, api.nanoseconds(message["time"]) / api.NANO)
 
 
 def _id_of(message: dict[str, Any]) -> str:
@@ -294,9 +297,3 @@ def _id_of(message: dict[str, Any]) -> str:
         if name == api.MSG_ID.encode():
             return value.strip().decode(errors="replace")
     return ""
-
-
-def _nanoseconds(text: str) -> int:
-    """A time as the server writes it, with up to nine digits of a second, since the epoch."""
-    whole, _, fraction = text.removesuffix("Z").partition(".")
-    return int(datetime.fromisoformat(f"{whole}+00:00").timestamp()) * _NANO + int(f"{fraction:0<9}")

@@ -22,6 +22,7 @@ from nats.js.api import ObjectStoreConfig
 from rollbook.adapters.jetstream import api
 from rollbook.adapters.jetstream.api import Refused, question
 from rollbook.adapters.jetstream.client import Client
+from rollbook.adapters.jetstream.direct import page
 from rollbook.events import validate_name
 from rollbook.projections.ports import LogUnavailable, Snapshot
 
@@ -81,11 +82,9 @@ class JetStreamSnapshots:
         for slot in sorted(written, key=lambda slot: written[slot].sequence, reverse=True):
             try:
                 async with asyncio.timeout(self._timeout):
-                    store = await self._js.object_store(self._bucket)
-                    content = (await store.get(slot)).data or b""
+                    content = await self._content(written[slot])
                 snapshot = msgspec.msgpack.decode(content, type=Snapshot)
-            except (nats.errors.Error, OSError, msgspec.MsgspecError) as exc:
-                # TimeoutError is an OSError: chunks that are missing are waited for.
+            except (LogUnavailable, TimeoutError, msgspec.MsgspecError) as exc:
                 _log.warning(
                     "snapshot.unreadable", bucket=self._bucket, slot=slot, error=str(exc) or type(exc).__name__
                 )
@@ -94,6 +93,19 @@ class JetStreamSnapshots:
                 _log.warning("snapshot.damaged", bucket=self._bucket, slot=slot, sequence=snapshot.sequence)
                 continue
             yield snapshot
+
+    async def _content(self, slot: _Slot) -> bytes:
+        """All pieces of a slot, read without a consumer: a reader's credentials may make none."""
+        subject = f"$O.{self._bucket}.C.{slot.pieces}"
+        pieces: list[bytes] = []
+        after = 0
+        while after < slot.sequence:
+            found = await page(self._client, self._stream, subject, after + 1, timeout=self._timeout)
+            if not found:
+                break
+            pieces += [one.payload for one in found]
+            after = found[-1].sequence
+        return b"".join(pieces)
 
     async def _written(self) -> dict[str, _Slot]:
         """The slots that hold something."""

@@ -16,7 +16,7 @@ import msgspec
 import nats.errors
 
 from rollbook.adapters.jetstream.api import Ack
-from rollbook.adapters.jetstream.client import Client, NotPermitted
+from rollbook.adapters.jetstream.client import Client, Message, NotPermitted
 from rollbook.projections.ports import LogUnavailable
 
 ANSWER_WITHIN: Final = 5.0
@@ -27,22 +27,8 @@ _CLOSE_WITHIN: Final = 2.0
 """Seconds for the last bytes to be written."""
 
 
-class Answer(msgspec.Struct, frozen=True, gc=False):
-    """One message that came back, as bytes."""
-
-    payload: bytes
-    raw_headers: bytes | None
-
-    @property
-    def status(self) -> int:
-        """The status in the first header line, 0 for none; 503 says that nobody listens on the subject."""
-        line = (self.raw_headers or b"").partition(b"\r\n")[0].split()
-        return int(line[1]) if len(line) > 1 and line[1].isdigit() else 0
-
-    def headers(self) -> dict[str, str]:
-        """The headers by name; of a repeated one the last, which is the server's."""
-        lines = (self.raw_headers or b"").decode(errors="replace").split("\r\n")[1:]
-        return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+class Answer(Message, frozen=True, gc=False):
+    """What came back."""
 
     def acknowledged(self, subject: str) -> int:
         """The sequence that the log gave to what was published. Raises `LogUnavailable`: not stored, try again."""
