@@ -239,7 +239,8 @@ def test_check_says_what_it_found(capsys, tmp_path):
     code, out, err = call(capsys, "check")
     assert code == Exit.DONE
     assert out.endswith(
-        "rollbook.toml: good. fleet math-rl, log in an embedded NATS, provider ray, proxies: router-a (rollout)\n"
+        "rollbook.toml: good. fleet math-rl, log in an embedded NATS, provider ray, "
+        "proxies: router-a (sglang: rollout)\n"
     )
     assert err == ""
 
@@ -253,6 +254,20 @@ def test_check_prints_every_problem(capsys, tmp_path):
         ["rollbook", "rollbook.toml", "fleet"],
         ["rollbook", "rollbook.toml", "proxies[0].kind"],
     ]
+
+
+def test_check_warns_of_what_is_not_here_and_may_be_elsewhere(capsys, tmp_path):
+    (tmp_path / "rollbook.toml").write_text(
+        GOOD.replace("sglang", "routed-api").replace("http://", "https://")
+        + 'ca = "none.pem"\n[proxies.options]\nmodel_name = "m"\nworker_key = { file = "nowhere" }'
+    )
+    code, _, err = call(capsys, "check")
+    assert code == Exit.DONE
+    secret, certificate = err.splitlines()
+    assert secret.startswith("rollbook: warning: proxies[0].options.worker_key: ")
+    assert "nowhere: cannot be read (No such file or directory)" in secret
+    assert certificate.startswith("rollbook: warning: proxy 'router-a': ca: ")
+    assert "none.pem: it cannot be read (No such file or directory)" in certificate
 
 
 def test_check_as_json(capsys, tmp_path, monkeypatch):

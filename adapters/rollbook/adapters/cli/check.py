@@ -10,7 +10,7 @@ import msgspec
 from rollbook.adapters.cli.common import ConfigFile, Json
 from rollbook.adapters.cli.exits import Exit
 from rollbook.adapters.cli.output import out, out_json, say
-from rollbook.adapters.settings import Config, ConfigError, SecretRef, WebSettings, load, read_secret
+from rollbook.adapters.settings import Config, ConfigError, ProxySettings, SecretRef, WebSettings, load, read_secret
 
 EXAMPLE = """\
 Example:
@@ -22,9 +22,9 @@ Example:
 def check(*, config: ConfigFile = None, json: Json = False) -> int:
     """Validate a configuration, with the environment's overrides, without starting anything.
 
-    Every problem is printed on its own line, with the key that it is about. Secrets that cannot be read here are
-    warnings, because they may be there where the controller runs. With --json it prints one document: ok, problems,
-    warnings.
+    Every problem is printed on its own line, with the key that it is about. Secrets and certificates that cannot be
+    read here are warnings, because they may be there where the controller runs. With --json it prints one document: ok,
+    problems, warnings.
     """
     try:
         loaded = load(config, environ=os.environ, cwd=Path.cwd())
@@ -33,7 +33,12 @@ def check(*, config: ConfigFile = None, json: Json = False) -> int:
             raise
         out_json({"ok": False, "problems": list(exc.problems), "warnings": []})
         return Exit.USAGE
-    warnings = [*loaded.warnings, *_unreadable_secrets(loaded), *web_warnings(loaded.settings.web)]
+    warnings = [
+        *loaded.warnings,
+        *_unreadable_secrets(loaded),
+        *_unusable_certificates(loaded),
+        *web_warnings(loaded.settings.web),
+    ]
     if json:
         out_json({"ok": True, "problems": [], "warnings": warnings})
         return Exit.DONE
@@ -46,7 +51,7 @@ def check(*, config: ConfigFile = None, json: Json = False) -> int:
 def _summary(config: Config) -> str:
     settings = config.settings
     log = settings.nats.url or "an embedded NATS"
-    proxies = ", ".join(f"{proxy.name} ({', '.join(proxy.pools)})" for proxy in settings.proxies) or "none"
+    proxies = ", ".join(f"{one.name} ({one.kind}: {', '.join(one.pools)})" for one in settings.proxies) or "none"
     provider = settings.provider.__struct_config__.tag
     return f"{config.file}: good. fleet {settings.fleet}, log in {log}, provider {provider}, proxies: {proxies}"
 
@@ -58,6 +63,18 @@ def _unreadable_secrets(config: Config) -> list[str]:
             read_secret(secret, environ=os.environ, base=config.file.parent)
         except ConfigError as exc:
             warnings.append(f"{key}: {exc}")
+    return warnings
+
+
+def _unusable_certificates(config: Config) -> list[str]:
+    from rollbook.adapters.proxies.opening import client_tls
+
+    warnings: list[str] = []
+    for proxy in config.settings.proxies:
+        try:
+            client_tls(proxy, config.file.parent)
+        except ConfigError as exc:
+            warnings.append(str(exc))
     return warnings
 
 
@@ -78,8 +95,7 @@ def _secrets(value: object, key: str) -> list[tuple[str, SecretRef]]:
         return [found for index, item in enumerate(value) for found in _secrets(item, f"{key}[{index}]")]
     if not isinstance(value, msgspec.Struct):
         return []
-    return [
-        found
-        for field in value.__struct_fields__
-        for found in _secrets(getattr(value, field), f"{key}.{field}" if key else field)
-    ]
+    fields = {field: getattr(value, field) for field in value.__struct_fields__}
+    if isinstance(value, ProxySettings):
+        fields["options"] = value.own_options()
+    return [found for field, one in fields.items() for found in _secrets(one, f"{key}.{field}" if key else field)]

@@ -7,8 +7,6 @@ import ssl
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 
-import msgspec
-
 from rollbook.adapters.proxies.kinds import ProxyConfig
 from rollbook.adapters.proxies.registry import find_kind
 from rollbook.adapters.secret_ref import SecretRef
@@ -39,7 +37,7 @@ def proxy_config(proxy: ProxySettings, fleet: str, *, environ: Mapping[str, str]
     def secret(ref: SecretRef) -> str:
         return read_secret(ref, environ=environ, base=base)
 
-    options = msgspec.convert(proxy.options, find_kind(proxy.kind).options)
+    options = proxy.own_options()
     given = {key: getattr(options, key) for key in options.__struct_fields__}
     return ProxyConfig(
         name=proxy.name,

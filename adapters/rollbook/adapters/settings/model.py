@@ -104,6 +104,10 @@ class ProxySettings(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, Any] = {}
     """`[proxies.options]`, what only its kind knows; checked as strictly as every other key."""
 
+    def own_options(self) -> msgspec.Struct:
+        """`options` as the struct that its kind has."""
+        return msgspec.convert(self.options, find_kind(self.kind).options)
+
     @property
     def requests_url(self) -> str | None:
         """Where clients send their requests, as far as it is known."""
