@@ -187,7 +187,7 @@ class _Waiting:
         """Fold the log until the goal is reached. Raises `LogUnavailable`."""
         client = await connect(connection, name="rollbook-wait")
         try:
-            log = JetStreamLog(client, self._fleet)
+            log = JetStreamLog(client, self._fleet, direct=True)
             state = await newest_state(log, JetStreamSnapshots(client, self._fleet))
             projector = Projector(log, Codec(self._fleet), SystemClock(), state)
             projector.witness(lambda *_: self._changed.set())

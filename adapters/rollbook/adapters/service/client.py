@@ -20,7 +20,7 @@ import msgspec
 import nats.errors
 from nats.aio.msg import Msg
 
-from rollbook.adapters.jetstream.client import Client
+from rollbook.adapters.jetstream.client import Client, NotPermitted
 from rollbook.adapters.service.frames import ALIVE, ALIVE_SECONDS, FRAME, PROGRESS, BrokenReply, Joining
 from rollbook.adapters.service.messages import Answer, Asked, Problem, Update, Verb
 from rollbook.events import RollbookError
@@ -31,6 +31,8 @@ GRACE_SECONDS: Final = 5.0
 """Beyond the request's own deadline, for the reply to arrive."""
 
 _NO_RESPONDERS: Final = "503"
+
+_Inbox = asyncio.Queue[Msg | NotPermitted]
 
 
 class NoController(RollbookError):
@@ -69,7 +71,7 @@ class Controllers:
     ) -> Answer:
         """The reply. `progress` is called for every message on the way. `silence` (seconds): how long nothing may come.
 
-        Raises `NoController`, `ControllerSilent`, `Refusal` or `BrokenReply`.
+        Raises `NoController`, `ControllerSilent`, `Refusal`, `BrokenReply`, or `NotPermitted` if NATS refuses to ask.
         """
         joining = Joining()
         try:
@@ -91,27 +93,37 @@ class Controllers:
             raise ControllerSilent(msg) from exc
 
     @contextlib.asynccontextmanager
-    async def _question(self, verb: Verb[Asked, Any, Any], request: Asked) -> AsyncGenerator[asyncio.Queue[Msg]]:
-        inbox: asyncio.Queue[Msg] = asyncio.Queue()
-        subject = self._client.new_inbox()
-        subscription = await self._client.subscribe(subject, cb=inbox.put)
+    async def _question(self, verb: Verb[Asked, Any, Any], request: Asked) -> AsyncGenerator[_Inbox]:
+        inbox: _Inbox = asyncio.Queue()
+        asked, reply = verb.subject(self._fleet), self._client.new_inbox()
+
+        def denied(subject: str, why: NotPermitted) -> None:
+            if subject == asked.lower():
+                inbox.put_nowait(why)
+
+        subscription = await self._client.subscribe(reply, cb=inbox.put)
+        self._client.denials.add(denied)
         try:
-            await self._client.publish(verb.subject(self._fleet), msgspec.json.encode(request), reply=subject)
+            await self._client.publish(asked, msgspec.json.encode(request), reply=reply)
             yield inbox
         finally:
+            self._client.denials.discard(denied)
             with contextlib.suppress(nats.errors.Error):
                 await subscription.unsubscribe()
 
-    async def _next(self, inbox: asyncio.Queue[Msg], verb: Verb[Any, Any, Any], silence: float) -> Msg:
+    async def _next(self, inbox: _Inbox, verb: Verb[Any, Any, Any], silence: float) -> Msg:
         try:
             async with asyncio.timeout(silence):
-                return await inbox.get()
+                message = await inbox.get()
         except TimeoutError as exc:
             msg = (
                 f"the controller of fleet {self._fleet!r} gave no sign of life for {silence:g} s during "
                 f"`{verb.name}`: it is stopped or gone, or its answer was lost on the way"
             )
             raise ControllerSilent(msg) from exc
+        if isinstance(message, NotPermitted):
+            raise message
+        return message
 
     def _take(
         self, message: Msg, verb: Verb[Any, Update, Any], joining: Joining, progress: Callable[[Update], None] | None

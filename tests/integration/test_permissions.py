@@ -1,0 +1,350 @@
+"""deploy/nats-roles.conf on a real nats-server: each role does all that its commands need, and is refused the rest."""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.nats import DEADLINE
+from support.until import until
+
+from rollbook.adapters.clock import SystemClock
+from rollbook.adapters.ids import UuidV7
+from rollbook.adapters.jetstream.client import NotPermitted
+from rollbook.adapters.jetstream.connection import Connection, connect
+from rollbook.adapters.jetstream.log import JetStreamLog
+from rollbook.adapters.jetstream.provision import provision
+from rollbook.adapters.publisher import Publisher, Superseded
+from rollbook.events import (
+    Codec,
+    FleetEnded,
+    FleetStarted,
+    Registered,
+    WorkerCordoned,
+    WorkerDown,
+    WorkerUp,
+    subject_of,
+)
+
+pytestmark = pytest.mark.integration
+
+ROLES = (Path(__file__).resolve().parents[2] / "deploy/nats-roles.conf").read_text()
+FLEET, OTHER = "math-rl", "other"
+PASSWORDS = {role: f"pw-{role}" for role in ("controller", "publisher", "operator", "reader")}
+W = "rollout-0-0"
+
+WORKER = WorkerUp(worker=W, incarnation=1)
+OPERATOR = WorkerCordoned(worker=W, by="mallory", why="because")
+OUTCOME = Registered(proxy="router-a", worker=W, incarnation=1, url="http://10.0.0.1:1")
+FACTS = {"worker": WORKER, "operator": OPERATOR, "proxy": OUTCOME, "fleet": FleetEnded(run_id="r")}
+
+
+@pytest.fixture
+def server(start_nats, monkeypatch):
+    for role, password in PASSWORDS.items():
+        monkeypatch.setenv(f"ROLLBOOK_{role.upper()}_PASSWORD", password)
+    return start_nats(config=ROLES)
+
+
+def connection(server, role):
+    return Connection(url=server.url, user=role, password=PASSWORDS[role])
+
+
+@contextlib.asynccontextmanager
+async def as_role(server, role):
+    client = await connect(connection(server, role), name=role, timeout=DEADLINE)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@pytest.fixture
+async def stream(server):
+    """The fleet's stream, as its controller makes it, with one worker in it."""
+    async with as_role(server, "controller") as client:
+        await provision(client, FLEET, timeout=DEADLINE)
+        await append(client, WORKER)
+        yield client
+
+
+async def append(client, fact, fleet=FLEET):
+    draft = Codec(fleet).draft(fact, id=UuidV7().new(), time="2026-01-01T00:00:00Z", publisher="test")
+    return await JetStreamLog(client, fleet, timeout=2.0, patience=2.0).append([draft])
+
+
+async def messages(stream):
+    return (await JetStreamLog(stream, FLEET).state()).last_sequence
+
+
+# ---------------------------------------------------------------- who may write what
+
+MAY_WRITE = {
+    "controller": {"worker", "proxy", "fleet"},
+    "publisher": {"worker", "fleet"},
+    "operator": {"operator", "fleet"},
+    "reader": set(),
+}
+
+
+@pytest.mark.parametrize("role", MAY_WRITE)
+@pytest.mark.parametrize("family", FACTS)
+async def test_each_role_writes_its_own_families_and_no_other(server, stream, role, family):
+    fact = FACTS[family]
+    before = await messages(stream)
+    async with as_role(server, role) as client:
+        if family in MAY_WRITE[role]:
+            assert await append(client, fact) == [before + 1]
+            return
+        with pytest.raises(
+            NotPermitted, match=rf"does not permit user '{role}' to publish to {subject_of(fact, FLEET)}"
+        ):
+            await append(client, fact)
+    assert await messages(stream) == before
+
+
+@pytest.mark.parametrize("role", MAY_WRITE)
+@pytest.mark.parametrize("family", FACTS)
+async def test_no_role_writes_to_another_fleet(server, stream, role, family):
+    async with as_role(server, role) as client:
+        with pytest.raises(NotPermitted, match=f"rollbook.{OTHER}"):
+            await append(client, FACTS[family], OTHER)
+
+
+STREAMS = (f"ROLLBOOK_{FLEET}", f"KV_ROLLBOOK_{FLEET}_leader", f"OBJ_ROLLBOOK_{FLEET}_snapshots")
+CHANGES = (
+    *(f"$JS.API.STREAM.{verb}.{{}}" for verb in ("UPDATE", "PURGE", "DELETE", "MSG.DELETE", "SNAPSHOT", "RESTORE")),
+    "$JS.API.CONSUMER.CREATE.{}.evil",
+    "$JS.API.CONSUMER.CREATE.{}.evil.>",
+    "$JS.API.CONSUMER.CREATE.{}",
+    "$JS.API.CONSUMER.DURABLE.CREATE.{}.evil",
+    "$JS.API.CONSUMER.DELETE.{}.evil",
+)
+
+
+@pytest.mark.parametrize("role", ["publisher", "operator", "reader"])
+async def test_nobody_but_the_controller_touches_a_stream_or_makes_a_consumer(server, stream, role):
+    async with as_role(server, role) as client:
+        for name in STREAMS:
+            for pattern in (*CHANGES, "$JS.API.STREAM.CREATE.{}"):
+                with pytest.raises(NotPermitted):
+                    await client.ask(pattern.format(name), b"{}", timeout=DEADLINE)
+        for subject in (f"$KV.ROLLBOOK_{FLEET}_leader.leader", f"$O.ROLLBOOK_{FLEET}_snapshots.M.x", "$JS.ACK.x.y"):
+            with pytest.raises(NotPermitted):
+                await client.ask(subject, b"mine", timeout=DEADLINE)
+
+
+async def test_a_controller_cannot_lose_the_log(server, stream):
+    for verb in ("PURGE", "DELETE", "MSG.DELETE"):
+        with pytest.raises(NotPermitted):
+            await stream.ask(f"$JS.API.STREAM.{verb}.ROLLBOOK_{FLEET}", b"{}", timeout=DEADLINE)
+
+
+@pytest.mark.parametrize("role", ["publisher", "operator", "reader"])
+async def test_an_answer_cannot_be_sent_to_where_one_may_not_write(server, stream, role):
+    """JetStream answers to any reply subject: in one account, a mere question would write the answer into the log."""
+    before = await messages(stream)
+    questions = [
+        ("$JS.API.INFO", b""),
+        (f"$JS.API.STREAM.INFO.ROLLBOOK_{FLEET}", b""),
+        (f"$JS.API.STREAM.MSG.GET.ROLLBOOK_{FLEET}", b'{"seq": 1}'),
+        (f"$JS.API.DIRECT.GET.ROLLBOOK_{FLEET}", b'{"seq": 1}'),
+    ]
+    async with as_role(server, role) as client:
+        for subject, body in questions:
+            for family in FACTS.keys() - MAY_WRITE[role]:
+                await client.publish(subject, body, reply=subject_of(FACTS[family], FLEET))
+            await client.publish(subject, body, reply=f"$KV.ROLLBOOK_{FLEET}_leader.leader")
+        await client.flush(DEADLINE)
+        # Answered in order: when this one has come, the others were dealt with.
+        await client.ask(f"$JS.API.STREAM.INFO.ROLLBOOK_{FLEET}", timeout=DEADLINE)
+        await asyncio.sleep(0.2)
+    assert await messages(stream) == before
+
+
+@pytest.mark.parametrize("role", ["publisher", "operator", "reader"])
+async def test_nobody_listens_to_what_others_say(server, stream, role):
+    heard = []
+    async with as_role(server, role) as client:
+        for subject in (">", f"rollbook.{FLEET}.>", f"rollbook-rpc.{FLEET}.*", "$JS.API.>", "_R_.>"):
+            await client.sink(lambda *message: heard.append(message), subject)
+        await client.flush(DEADLINE)
+        await append(stream, WorkerDown(worker=W, incarnation=1, evidence="exited"))
+        await client.flush(DEADLINE)
+        # It goes on as before.
+        assert await client.ask("$JS.API.INFO", timeout=DEADLINE)
+    assert not [message for message in heard if b"rollbook" in message[0]]
+
+
+async def test_a_role_of_another_password_is_turned_away(server):
+    from rollbook.adapters.jetstream.connection import NotAuthorised
+
+    wrong = Connection(url=server.url, user="controller", password=PASSWORDS["reader"])
+    with pytest.raises(NotAuthorised, match="refused user 'controller'"):
+        await connect(wrong, name="test", timeout=DEADLINE)
+
+
+# ---------------------------------------------------------------- what each role needs works
+
+
+async def test_a_publisher_publishes_numbers_probes_and_keeps_an_outbox(server, stream, tmp_path):
+    async with Publisher(FLEET, connection(server, "publisher"), outbox=tmp_path / "outbox") as publisher:
+        await publisher.publish(FleetStarted(run_id="r1"))
+        life = publisher.worker("rollout-1-0")
+        await life.started()
+        await life.up()
+        assert life.incarnation == 1
+        again = publisher.worker("rollout-1-0")
+        await again.up()
+        assert again.incarnation == 2
+        async with publisher.probe("rollout-1-0") as probe:
+            verdict = probe.down(evidence="timeout")
+        assert isinstance(await verdict, int)
+        async with publisher.probe("rollout-1-0") as probe:
+            await append(stream, WorkerUp(worker="rollout-1-0", incarnation=3))
+            verdict = probe.down(evidence="timeout")
+        assert isinstance(await verdict, Superseded)
+        await publisher.worker_down("rollout-1-0", reason="asked of the log")
+        assert not (await publisher.aflush(DEADLINE)).unsent
+
+
+async def test_a_publisher_that_may_not_keeps_the_fact_and_says_why(server, stream, tmp_path):
+    before = await messages(stream)
+    async with Publisher(FLEET, connection(server, "publisher"), outbox=tmp_path / "outbox") as publisher:
+        receipt = publisher.publish(OUTCOME)
+        fine = publisher.worker_up(W, incarnation=2)
+        assert await asyncio.wait_for(fine, DEADLINE) == before + 1  # another subject: it is not held up
+        told = await until(
+            lambda: asyncio.sleep(0, publisher.stats().last_error), lambda told: told and "does not permit" in told
+        )
+        assert f"rollbook.{FLEET}.proxy.router-a" in told
+        assert not receipt.done
+        left = await publisher.aclose(0)
+    assert [one.kept for one in left.unsent] == [True]
+
+
+async def test_a_controller_leads_folds_acts_and_answers_operators_and_readers(server, tmp_path):
+    from rollbook.adapters.jetstream.leadership import JetStreamLeadership
+    from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
+    from rollbook.adapters.memory.proxy import MemoryProxy
+    from rollbook.adapters.memory.readiness import MemoryReadiness
+    from rollbook.adapters.service.client import Controllers, NoController
+    from rollbook.adapters.service.messages import PLAN, RECONCILE, STATUS, PlanRequest, ReconcileRequest, Request
+    from rollbook.adapters.service.server import service
+    from rollbook.adapters.service.verbs import HANDLERS
+    from rollbook.adapters.static import StaticProvider
+    from rollbook.projections.controller import Controller
+    from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy, ReconcilePolicy
+    from rollbook.projections.ports import HostAndPort
+    from rollbook.projections.resources import Resources
+
+    clock = SystemClock()
+    router = MemoryProxy("router-a", FLEET, clock, random.Random(1))
+    readiness = MemoryReadiness(clock)
+    readiness.serve("http://10.0.0.1:1")
+    policy = Policy(
+        fleet=FLEET,
+        pools={"rollout": PoolPolicy()},
+        proxies={"router-a": ProxyPolicy(name="router-a", pools=("rollout",))},
+        reconcile=ReconcilePolicy(resync=0.2, call_deadline=1.0),
+    )
+    async with as_role(server, "controller") as client, as_role(server, "reader") as reading:
+        await provision(client, FLEET, timeout=DEADLINE)
+        with pytest.raises(NoController):
+            await Controllers(reading, FLEET).ask(PLAN, PlanRequest())
+        snapshots = JetStreamSnapshots(client, FLEET)
+        resources = Resources(
+            log=JetStreamLog(client, FLEET),
+            snapshots=snapshots,
+            leadership=JetStreamLeadership(client, FLEET),
+            provider=StaticProvider({W: {"primary": HostAndPort("10.0.0.1", 1)}}),
+            readiness=readiness,
+            clock=clock,
+            ids=UuidV7(),
+            rng=random.Random(1),
+            owner="one",
+        )
+        controller = Controller(policy, resources, [router], [service(client, HANDLERS)])
+        running = asyncio.create_task(controller.run())
+        try:
+            async with Publisher(FLEET, connection(server, "publisher")) as publisher:
+                await publisher.worker_up(W)
+            await until(lambda: asyncio.sleep(0, len(router.listed)), lambda count: count == 1)
+            controllers = Controllers(reading, FLEET)
+            status = await until(
+                lambda: controllers.ask(STATUS, Request()), lambda status: status.proxies[0].registered == 1
+            )
+            assert status.workers[0].name == W
+            await controllers.ask(PLAN, PlanRequest())
+            with pytest.raises(NotPermitted, match=rf"publish to rollbook-rpc.{FLEET}.reconcile"):
+                await controllers.ask(RECONCILE, ReconcileRequest(by="mallory"))
+            async with as_role(server, "operator") as deciding:
+                done = await Controllers(deciding, FLEET).ask(RECONCILE, ReconcileRequest(by="ann"))
+                assert done.finished
+                await append(deciding, OPERATOR)
+            await until(lambda: asyncio.sleep(0, len(router.listed)), lambda count: count == 0)
+        finally:
+            controller.stop()
+            await running
+        kept = [one.sequence async for one in JetStreamSnapshots(reading, FLEET).newest_first()]
+        assert kept, "a reader starts from the snapshot that the controller left"
+        told = [one async for one in take(JetStreamLog(reading, FLEET, direct=True), kept[0])]
+        assert len(told) >= kept[0]
+
+
+async def take(log, count):
+    async with contextlib.aclosing(log.read(0)) as batches:
+        seen = 0
+        async for batch in batches:
+            for stored in batch:
+                seen += 1
+                yield stored
+            if seen >= count:
+                return
+
+
+# ---------------------------------------------------------------- the command line of each role
+
+
+def rollbook(server, role, folder, *arguments):
+    environ = os.environ | {
+        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "NO_COLOR": "1",
+        "ROLLBOOK_FLEET": FLEET,
+        "ROLLBOOK_NATS_URL": server.url,
+        "ROLLBOOK_NATS_USER": role,
+        "ROLLBOOK_NATS_PASSWORD": PASSWORDS[role],
+    }
+    command = [sys.executable, "-m", "rollbook.adapters.cli.main", *arguments]
+    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=90)
+
+
+async def test_the_commands_of_each_role(server, stream, tmp_path):
+    async def run(role, *arguments):
+        return await asyncio.to_thread(rollbook, server, role, tmp_path, *arguments)
+
+    log = await run("reader", "log", "--json")
+    assert log.returncode == 0, log.stderr
+    assert [json.loads(line)["type"] for line in log.stdout.splitlines()] == ["rollbook.worker.up.v1"]
+    cordon = await run("reader", "cordon", W, "--reason", "x")
+    assert cordon.returncode == 1
+    assert f"does not permit user 'reader' to publish to rollbook.{FLEET}.operator.worker.{W}" in cordon.stderr
+    cordon = await run("publisher", "cordon", W, "--reason", "x")
+    assert cordon.returncode == 1
+    assert "does not permit user 'publisher'" in cordon.stderr
+    cordon = await run("operator", "cordon", W, "--reason", "x")
+    assert (cordon.returncode, cordon.stdout.strip()) == (0, "2"), cordon.stderr
+    up = await run("reader", "publish", "up", W, "--timeout", "3s")
+    assert up.returncode == 3
+    assert f"does not permit user 'reader' to publish to rollbook.{FLEET}.worker.{W}" in up.stderr
+    up = await run("publisher", "publish", "up", W)
+    assert (up.returncode, up.stdout.strip()) == (0, "3"), up.stderr
+    end = await run("operator", "end", "--yes")
+    assert end.returncode == 0, end.stderr
+    wait = await run("reader", "wait", "--worker", W, "--for", "gone", "--timeout", "30")
+    assert wait.returncode == 0, wait.stderr
