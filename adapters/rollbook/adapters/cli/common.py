@@ -10,12 +10,14 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
+import msgspec
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from rollbook.adapters.cli.exits import UsageError
 from rollbook.adapters.cli.output import say
-from rollbook.adapters.settings import Client, Config, load, load_client
+from rollbook.adapters.settings import Client, ClientSettings, Config, load, load_client
+from rollbook.adapters.settings.load import find_file
 
 _T = TypeVar("_T")
 
@@ -29,6 +31,9 @@ ConfigFile = Annotated[
 
 Json = Annotated[bool, Parameter(name="--json", negative=(), show_default=False, help="Print JSON.")]
 """The `--json` of every command that prints data."""
+
+ProxyName = Annotated[str | None, Parameter(name="--proxy", help="Only this proxy; by default all of them.")]
+"""The `--proxy` of commands about proxies."""
 
 Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 """A TCP port."""
@@ -49,6 +54,22 @@ def load_client_config(file: Path | None) -> Client:
     client = load_client(file, environ=os.environ, cwd=Path.cwd())
     _warn(client.warnings)
     return client
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What there is: fleet and server always; the whole configuration where there is a file."""
+
+    client: Client
+    config: Config | None
+
+
+def load_what_is_there(file: Path | None) -> Found:
+    """For commands that do with fleet and server, and know more with a configuration. Raises `ConfigError`."""
+    if find_file(file, os.environ, Path.cwd()) is None:
+        return Found(load_client_config(file), None)
+    config = load_config(file)
+    settings = ClientSettings(fleet=config.settings.fleet, nats=config.settings.nats)
+    return Found(Client(settings=settings, base=config.file.parent), config)
 
 
 def _warn(warnings: tuple[str, ...]) -> None:

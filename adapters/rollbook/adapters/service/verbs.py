@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal
 
+import msgspec
+
 from rollbook.adapters.service.messages import (
     INFO,
     PLAN,
@@ -58,7 +60,8 @@ async def status(serving: Serving, _: Request, __: Progress[Reply]) -> FleetStat
         provider=leading.resources.provider,
         admission=leading.admission,
     )
-    return await look.take(serving.now())
+    taken = await look.take(serving.now())
+    return msgspec.structs.replace(taken, controller=leading.owner)
 
 
 async def plan(serving: Serving, request: PlanRequest, _: Progress[Reply]) -> Preview:
