@@ -14,7 +14,20 @@ from importlib.metadata import PackageNotFoundError, version
 
 from cyclopts import App, CycloptsError
 
-from rollbook.adapters.cli import check, demo, demo_worker, init, log, publish, status, up
+from rollbook.adapters.cli import (
+    check,
+    demo,
+    demo_worker,
+    init,
+    log,
+    operator,
+    plan,
+    publish,
+    reconcile,
+    status,
+    up,
+    wait,
+)
 from rollbook.adapters.cli.exits import Exit, OutputClosed, UsageError, WaitedTooLong
 from rollbook.adapters.cli.output import close_output, forget_output, prepare_streams, say
 from rollbook.adapters.settings import ConfigError
@@ -53,6 +66,10 @@ def _commands() -> App:
     commands.command(check.check, help_epilogue=check.EXAMPLE)
     commands.command(up.up, help_epilogue=up.EXAMPLE)
     commands.command(status.status, help_epilogue=status.EXAMPLE)
+    commands.command(plan.plan, help_epilogue=plan.EXAMPLE)
+    commands.command(reconcile.reconcile, help_epilogue=reconcile.EXAMPLE)
+    commands.command(wait.wait, help_epilogue=wait.EXAMPLE)
+    operator.register(commands)
     commands.command(log.log, help_epilogue=log.EXAMPLE)
     commands.command(publish.app())
     commands.command(demo.demo, help_epilogue=demo.EXAMPLE)
