@@ -12,7 +12,7 @@ import structlog
 from rich.console import Console
 from rich.table import Table
 
-from bench import latency, publish, removal, replay, rotation
+from bench import isolation, latency, mass_return, publish, removal, replay, rotation
 from bench.figures import Figure
 from rollbook.adapters import logs
 from rollbook.adapters.cli.common import run
@@ -22,6 +22,8 @@ BENCHMARKS: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
     "latency": latency.measure,
     "removal": removal.measure,
     "rotation": rotation.measure,
+    "isolation": isolation.measure,
+    "mass_return": mass_return.measure,
     "replay": replay.measure,
 }
 RESULTS = Path(__file__).parent / "results.json"

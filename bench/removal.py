@@ -48,7 +48,7 @@ async def _compare(folder: Path, router: str, workers: dict, bare_url: str) -> t
     mine_url = f"http://{workers[MINE]}"
     by_hand: list[float] = []
     ours: list[float] = []
-    async with controller(folder, router, workers) as built, aiohttp.ClientSession() as session:
+    async with controller(folder, {"router": router}, workers) as built, aiohttp.ClientSession() as session:
         admin = Admin(router, session)
         client = await connect(built.nats, name="bench-hand")
         js = client.jetstream()

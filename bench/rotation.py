@@ -66,7 +66,7 @@ async def _with_rollbook(folder: Path, router: Router) -> float:
         async def register(address: HostAndPort, life: int) -> None:
             nonlocal publisher
             workers = {STAYS: stays, RETURNS: address}
-            built = await stack.enter_async_context(controller(folder, router.url, workers))
+            built = await stack.enter_async_context(controller(folder, {"router": router.url}, workers))
             publisher = Publisher(FLEET, built.nats)
             stack.push_async_callback(publisher.aclose, 5)
             for name, worker in workers.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import aiohttp
 
 from rollbook.adapters.bootstrap import Built, build
 from rollbook.adapters.settings import ProxySettings, Settings, StaticProvider
-from rollbook.projections.policy import PoolPolicy
+from rollbook.projections.policy import PoolPolicy, ReconcilePolicy
 from rollbook.projections.ports import HostAndPort
 
 FLEET = "bench"
@@ -22,13 +22,18 @@ DEADLINE = 90.0
 
 
 @contextlib.asynccontextmanager
-async def controller(folder: Path, router_url: str, workers: dict[str, HostAndPort]) -> AsyncGenerator[Built]:
-    """A running controller with one sglang-router and a static provider."""
+async def controller(
+    folder: Path, routers: Mapping[str, str], workers: dict[str, HostAndPort]
+) -> AsyncGenerator[Built]:
+    """A running controller with sglang-routers (URLs by name) and a static provider."""
     settings = Settings(
         fleet=FLEET,
         provider=StaticProvider(workers={name: {"primary": str(address)} for name, address in workers.items()}),
         pools={"rollout": PoolPolicy()},
-        proxies=(ProxySettings(name="router", kind="sglang", admin_url=router_url, pools=("rollout",)),),
+        reconcile=ReconcilePolicy(call_deadline=2.0),
+        proxies=tuple(
+            ProxySettings(name=name, kind="sglang", admin_url=url, pools=("rollout",)) for name, url in routers.items()
+        ),
     )
     async with build(settings, folder / ".rollbook", environ=os.environ) as built:
         running = asyncio.create_task(built.controller.run())

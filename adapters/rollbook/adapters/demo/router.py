@@ -66,6 +66,11 @@ class Router:
         """Where it takes requests, and admin calls too."""
         return f"http://127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int | None:
+        """Of its process, the leader of a session of its own; None if it was not started."""
+        return None if self._process is None else self._process.pid
+
     async def start(self) -> None:
         """Return when it answers. Raises `DemoFailed` with its last words if it does not within `START_SECONDS`."""
         fresh = self.port == 0

@@ -1,0 +1,120 @@
+"""256 workers come back at once behind a real sglang-router: with Rollbook, against a loop that adds and waits.
+
+The loop adds one worker and polls the router's list until it is there, then the next. Rollbook is measured on the
+return: all were registered, went down, and come up as new lives; from before the first fact to the last outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+import time
+from pathlib import Path
+
+import aiohttp
+
+from bench.figures import Figure
+from bench.stage import DEADLINE, FLEET, Admin, controller
+from rollbook.adapters.demo.router import Router
+from rollbook.adapters.demo.worker import serve
+from rollbook.adapters.publisher import Publisher
+from rollbook.events import Deregistered, Recorded, Registered, Registering, RegistrationFailed
+from rollbook.projections.ports import HostAndPort
+from rollbook.projections.projector import Projector
+
+WORKERS = 256
+MOST_IN_FLIGHT = 4
+"""The router carries out ten jobs at a time, removals among them."""
+
+
+async def measure() -> list[Figure]:
+    """Two routers in one run, one after the other."""
+    async with contextlib.AsyncExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rollbook-bench-")))
+        routers = [Router(folder), Router(folder)]
+        for router in routers:
+            stack.push_async_callback(router.kill)
+            await router.start()
+        names = [f"rollout-{number}-0" for number in range(WORKERS)]
+        workers = {name: await stack.enter_async_context(serve(name, 1)) for name in names}
+        loop = await _one_after_the_other(routers[0].url, workers)
+        ours, most = await _with_rollbook(folder, routers[1].url, workers)
+    note = f"{ours:.2f} s against {loop:.2f} s for {WORKERS} workers"
+    return [
+        Figure(name="a mass return", value=loop / ours, target=2.5, better="higher", unit="x faster", note=note),
+        Figure(
+            name="adds in flight meanwhile",
+            value=most,
+            target=MOST_IN_FLIGHT,
+            better="lower",
+            unit="at most",
+            note="between intents and outcomes in the log",
+        ),
+    ]
+
+
+async def _one_after_the_other(router: str, workers: dict[str, HostAndPort]) -> float:
+    async with aiohttp.ClientSession() as session:
+        admin = Admin(router, session)
+        begin = time.perf_counter()
+        for worker in workers.values():
+            await admin.add(f"http://{worker}")
+            await admin.until(f"http://{worker}", listed=True)
+        return time.perf_counter() - begin
+
+
+async def _with_rollbook(folder: Path, router: str, workers: dict[str, HostAndPort]) -> tuple[float, int]:
+    """Seconds, and the most adds that were in flight at a moment."""
+    async with controller(folder, {"router": router}, workers) as built:
+        publisher = Publisher(FLEET, built.nats)
+        try:
+            eye = _Eye(built.controller.projector)
+            for name in workers:
+                publisher.worker_up(name, incarnation=1)
+            await eye.all(Registered, 1)
+            for name in workers:
+                publisher.worker_down(name, incarnation=1)
+            await eye.all(Deregistered, 1)
+            begin = time.perf_counter()
+            for name in workers:
+                publisher.worker_up(name, incarnation=2)
+            return await eye.all(Registered, 2) - begin, eye.most_in_flight
+        finally:
+            await publisher.aclose(5)
+
+
+class _Eye:
+    """Sees every outcome as it is folded."""
+
+    def __init__(self, projector: Projector) -> None:
+        self.most_in_flight = 0
+        self._in_flight: set[str] = set()
+        self._seen: dict[tuple[type, int], set[str]] = {}
+        self._at = 0.0
+        self._changed = asyncio.Event()
+        projector.witness(self._note)
+
+    def _note(self, _: object, recorded: Recorded | None, __: object) -> None:
+        fact = None if recorded is None else recorded.fact
+        match fact:
+            case Registering():
+                self._in_flight.add(fact.worker)
+                self.most_in_flight = max(self.most_in_flight, len(self._in_flight))
+            case Registered() | Deregistered():
+                self._in_flight.discard(fact.worker)
+                self._seen.setdefault((type(fact), fact.incarnation), set()).add(fact.worker)
+                self._at = time.perf_counter()
+                self._changed.set()
+            case RegistrationFailed():
+                self._in_flight.discard(fact.worker)
+            case _:
+                pass
+
+    async def all(self, outcome: type, incarnation: int) -> float:
+        """Wait for that outcome of every worker; when the last one came."""
+        async with asyncio.timeout(DEADLINE):
+            while len(self._seen.get((outcome, incarnation), ())) < WORKERS:
+                self._changed.clear()
+                await self._changed.wait()
+        return self._at
