@@ -39,7 +39,7 @@ async def contender(client):
     made = []
 
     def make(lease=DEADLINE):
-        made.append(JetStreamLeadership(client, FLEET, lease=ttl))
+        made.append(JetStreamLeadership(client, FLEET, lease=lease))
         return made[-1]
 
     yield make
@@ -90,15 +90,15 @@ async def test_it_is_given_back_also_if_a_cancellation_is_lost_in_the_middle_of_
 
 
 async def test_a_living_owner_keeps_it_beyond_its_time(contender):
-    ttl = 4.0
-    one = contender(ttl)
+    lease = 4.0
+    one = contender(lease)
     await one.acquire("one")
     began = time.monotonic()
     lost = asyncio.create_task(one.lost())
-    while time.monotonic() - began < 1.5 * ttl:
+    while time.monotonic() - began < 1.5 * lease:
         await renewed(one)
         with pytest.raises(AlreadyLed, match="one"):
-            await contender(ttl).acquire("two")
+            await contender(lease).acquire("two")
     assert not lost.done()
     lost.cancel()
 
@@ -193,7 +193,7 @@ async def test_a_release_that_nobody_hears_is_told_and_runs_out(server, contende
     await one.acquire("one")
     server.kill()
     with capture_logs() as logs:
-        await one.release()
+        assert not await one.release()
     assert "leadership.not_released" in {entry["event"] for entry in logs}
     server.start()
     await acquire_when_free(contender(1.0), "two")
@@ -235,3 +235,57 @@ async def test_a_keeper_that_fails_is_a_loss(contender, monkeypatch):
     monkeypatch.setattr(one, "_renew", broken)
     async with asyncio.timeout(DEADLINE):
         assert await one.lost() == "renewing it failed: RuntimeError('broken')"
+
+
+async def test_a_claim_whose_answer_was_lost_is_taken_up_by_the_next_attempt(contender, monkeypatch):
+    one, two = contender(), contender()
+    hold = one._hold
+
+    def lose_the_answer(claim):
+        monkeypatch.setattr(one, "_hold", hold)
+        raise LogUnavailable("no answer in time")
+
+    monkeypatch.setattr(one, "_hold", lose_the_answer)
+    with pytest.raises(LogUnavailable):
+        await one.acquire("one")
+    with pytest.raises(AlreadyLed, match="one"):
+        await two.acquire("two")
+    epoch = await one.acquire("one")
+    assert one.left() > 0
+    with pytest.raises(AlreadyLed, match="one"):
+        await one.acquire("one")
+    assert await one.release()
+    assert await two.acquire("two") > epoch
+
+
+async def test_a_claim_whose_answer_was_lost_can_be_given_back(contender, monkeypatch):
+    one, two = contender(), contender()
+    monkeypatch.setattr(one, "_hold", lambda claim: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        await one.acquire("one")
+    assert await one.release()
+    await two.acquire("two")
+
+
+async def test_who_waits_for_it_does_so_through_an_outage_and_gets_it_when_it_has_run_out(server, contender):
+    one, two = contender(1.0), contender(1.0)
+    await one.acquire("one")
+    waiting = asyncio.create_task(two.free())
+    server.kill()
+    async with asyncio.timeout(DEADLINE):
+        await one.lost()
+    assert one.left() <= 0
+    assert not waiting.done()
+    server.start()
+    async with asyncio.timeout(DEADLINE):
+        await waiting
+
+
+async def test_the_bucket_deleted_under_its_owner_is_a_loss_and_can_be_made_anew(client, contender):
+    one, two = contender(1.0), contender(1.0)
+    await one.acquire("one")
+    await question(client, f"STREAM.DELETE.{STREAM}", timeout=DEADLINE)
+    async with asyncio.timeout(DEADLINE):
+        await one.lost()
+    assert not await one.release()
+    await two.acquire("two")

@@ -10,7 +10,7 @@ from simulation.world import Wrong
 
 from rollbook.adapters.memory.log import MemoryLog
 from rollbook.events import Deregistering, Registering
-from rollbook.projections import controller, gates, lane, plan, roster, transitions
+from rollbook.projections import gates, housekeeping, lane, plan, roster, transitions
 from rollbook.projections.admission import Admission
 from rollbook.projections.controller import Controller
 from rollbook.projections.roster import Roster
@@ -112,7 +112,7 @@ def readiness_does_not_matter(patch):
 
 
 def quarantined_twice(patch):
-    patch.setattr(controller, "quarantine_id", lambda *about: str(uuid.uuid4()))
+    patch.setattr(housekeeping, "quarantine_id", lambda *about: str(uuid.uuid4()))
 
 
 def suspensions_never_expire(patch):

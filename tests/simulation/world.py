@@ -25,12 +25,12 @@ from rollbook.adapters.memory.provider import MemoryProvider
 from rollbook.adapters.memory.proxy import AS_SGLANG, MemoryProxy
 from rollbook.adapters.memory.readiness import MemoryReadiness
 from rollbook.adapters.memory.snapshots import MemorySnapshots
-from rollbook.projections.controller import Controller, LeadershipLost
+from rollbook.projections.authority import Deposed, LeadershipLost
+from rollbook.projections.controller import Controller
 from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy, ReconcilePolicy
 from rollbook.projections.ports import AlreadyLed, LogUnavailable
 from rollbook.projections.projector import LogRewound
 from rollbook.projections.resources import Resources
-from rollbook.projections.writer import Deposed
 
 FLEET = "math-rl"
 POOLS = {"rollout": PoolPolicy(), "decode": PoolPolicy(), "reward": PoolPolicy(deregister_suspended=False)}
@@ -199,7 +199,7 @@ class World:
             owner=running.owner,
             tell=tell,
         )
-        running.controller = Controller(self.policy, resources, list(self.routers.values()))
+        running.controller = Controller(self.policy, resources, list(self.routers.values()), standby=False)
 
         async def main():
             current.set(running)

@@ -102,7 +102,7 @@ class Fleet:
 
     # -------------------------------------------------------------- controllers
 
-    def make(self, owner: str = "one", rng: random.Random | None = None) -> Controller:
+    def make(self, owner: str = "one", rng: random.Random | None = None, *, standby: bool = True) -> Controller:
         resources = Resources(
             log=self.log,
             snapshots=self.snapshots,
@@ -115,18 +115,19 @@ class Fleet:
             owner=owner,
             tell=lambda event, **keys: self.told.append((event, keys)),
         )
-        return Controller(self.policy, resources, list(self.proxies.values()), self.companions)
+        proxies = list(self.proxies.values())
+        return Controller(self.policy, resources, proxies, self.companions, standby=standby)
 
-    def launch(self, owner: str = "one", rng: random.Random | None = None) -> None:
+    def launch(self, owner: str = "one", rng: random.Random | None = None, *, standby: bool = True) -> None:
         """Start a controller as a process of its own."""
-        self.controller = self.make(owner, rng)
+        self.controller = self.make(owner, rng, standby=standby)
         loop = asyncio.get_running_loop()
         assert isinstance(loop, virtual.VirtualLoop)
         self.process, self.running = loop.spawn(owner, self.controller.run())
 
-    async def start(self, owner: str = "one", rng: random.Random | None = None) -> Controller:
+    async def start(self, owner: str = "one", rng: random.Random | None = None, *, standby: bool = True) -> Controller:
         """Start a controller and wait until its lanes run."""
-        self.launch(owner, rng)
+        self.launch(owner, rng, standby=standby)
         started = asyncio.create_task(self.controller.started.wait())
         await asyncio.wait([started, self.running], return_when=asyncio.FIRST_COMPLETED)
         started.cancel()
@@ -145,9 +146,7 @@ class Fleet:
 
     # -------------------------------------------------------------- workers
 
-    def place(
-        self, worker: str = W, incarnation: int = 1, port: int = 8000, identity: Identity | None = None
-    ) -> str:
+    def place(self, worker: str = W, incarnation: int = 1, port: int = 8000, identity: Identity | None = None) -> str:
         """From now on this life of `worker` is there and answers. Returns its URL."""
         url = f"http://10.0.0.1:{port}"
         addresses = {"primary": HostAndPort("10.0.0.1", port)}

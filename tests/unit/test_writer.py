@@ -1,6 +1,7 @@
 """The fenced writer of one proxy's subject: in order, once, and only as long as nobody else writes there."""
 
 import asyncio
+import math
 
 import pytest
 from support.core import CODEC, FLEET
@@ -9,19 +10,27 @@ from support.fleet import Fleet, on_virtual_time
 from rollbook.adapters.memory.faults import LogFaults
 from rollbook.events import Draft, LeadershipTaken, ProxyReachable
 from rollbook.events.subjects import proxy_subject
+from rollbook.projections.authority import Deposed
 from rollbook.projections.projector import Projector
 from rollbook.projections.resources import Resources
-from rollbook.projections.writer import MOST_IN_A_BATCH, Deposed, FencedWriter
+from rollbook.projections.writer import MOST_IN_A_BATCH, FencedWriter
 
 FOLDING = []
 """Tasks that nobody else keeps; they end with their loop."""
 
 
-def writer(fleet, owner="one", proxy="a"):
+class Always:
+    """A lease without an end."""
+
+    def left(self):
+        return math.inf
+
+
+def writer(fleet, owner="one", proxy="a", leadership=None):
     resources = Resources(
         log=fleet.log,
         snapshots=fleet.snapshots,
-        leadership=None,
+        leadership=leadership or Always(),
         provider=fleet.provider,
         readiness=fleet.readiness,
         clock=fleet.clock,

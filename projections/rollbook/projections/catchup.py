@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 
 from rollbook.events import Codec
+from rollbook.projections.ending import end
 from rollbook.projections.fold import State, message_id, restore
 from rollbook.projections.ports import Clock, EventLog, SnapshotStore
 from rollbook.projections.projector import Projector
@@ -43,7 +44,5 @@ async def state_now(log: EventLog, snapshots: SnapshotStore, codec: Codec, clock
             folding.result()
         await caught_up
     finally:
-        for task in (caught_up, folding):
-            task.cancel()
-        await asyncio.gather(caught_up, folding, return_exceptions=True)
+        await end(caught_up, folding)
     return projector.state

@@ -14,6 +14,8 @@ from typing import Final
 from rollbook.events import DriftFound, ProxyReachable, ProxyUnreachable
 from rollbook.projections import plan
 from rollbook.projections.admission import Admission
+from rollbook.projections.authority import Authority
+from rollbook.projections.ending import end
 from rollbook.projections.gates import Held
 from rollbook.projections.listing import Reader, Seen
 from rollbook.projections.policy import Policy, ProxyPolicy
@@ -68,6 +70,7 @@ class Lane:
             reader=self._reader,
             writer=self._writer,
             admission=admission,
+            authority=Authority(resources.leadership, policy.fleet),
             tell=resources.tell,
         )
         self._wake = asyncio.Event()
@@ -75,6 +78,8 @@ class Lane:
         self._everything = True
         self._passing = False
         self._resync_at = 0.0
+        self._heal_at = 0.0
+        """When a call that slipped from the predecessor has landed: the proxy is read back once more then [I7]."""
         self._retry_at: dict[str, float] = {}
         self._failures: dict[str, int] = {}
         self._outages = 0
@@ -115,6 +120,7 @@ class Lane:
         loop: asyncio.Task[None] | None = None
         try:
             await self._projector.passed(await self._writer.take_over(owner, epoch))
+            self._heal_at = self._clock.monotonic() + self._paces.call_deadline
             record = self._projector.state.ledger.look(self.name)
             self._drift = ((), (), record.foreign)
             loop = asyncio.create_task(self._loop())
@@ -126,9 +132,7 @@ class Lane:
             await self._stop([task for task in (*self._in_flight.values(), loop, self._looking) if task is not None])
 
     async def _stop(self, tasks: list[asyncio.Task[None]]) -> None:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*tasks)
         await self._reader.close()
         await self._writer.close()
 
@@ -182,6 +186,8 @@ class Lane:
         await self._note_reachable(seen.listing)
         if full:
             self._resync_at = self._clock.monotonic() + self._paces.resync
+            if now < self._heal_at:
+                self._resync_at = min(self._resync_at, self._heal_at)
         await self._act(seen, keys, full=full)
 
     async def _act(self, seen: Seen, keys: dict[str, None], *, full: bool) -> None:

@@ -99,7 +99,7 @@ class Ledger(msgspec.Struct, gc=False):
                 record.reachable, record.since, record.reason = True, recorded.time, ""
                 record.version = fact.version
                 _try_again(record)
-            case LeadershipTaken():
+            case LeadershipTaken() if fact.epoch > record.epoch:  # an older one deposes nobody [I7]
                 record.owner, record.epoch = fact.owner, fact.epoch
                 _try_again(record)
             case DriftFound():

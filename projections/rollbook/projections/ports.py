@@ -438,6 +438,6 @@ class Leadership(Protocol):
         """Wait until it is lost without having been released; return why."""
         ...
 
-    async def release(self) -> None:
-        """Give it back. Does nothing if it is not held."""
+    async def release(self) -> bool:
+        """Give it back; return whether it was held and is free now. Does nothing if it is not held. Never raises."""
         ...

@@ -43,6 +43,8 @@ class Marks(msgspec.Struct, gc=False):
 
 Listener = Callable[[Marks], None]
 Witness = Callable[[Stored, "Recorded | None", Change], None]
+Forget = Callable[[], None]
+"""Stops calling one of them. To be called once."""
 
 
 class Projector:
@@ -61,13 +63,18 @@ class Projector:
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._tickets = itertools.count()
 
-    def listen(self, listener: Listener) -> None:
-        """Call `listener` after every batch that changed a worker's standing. It must not block."""
+    def listen(self, listener: Listener) -> Forget:
+        """Call `listener` after every batch that changed a worker's standing, until forgotten. It must not block."""
         self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
 
-    def witness(self, witness: Witness) -> None:
-        """Call `witness` for every message folded, with the fact and what it changed. It must not block."""
+    def witness(self, witness: Witness) -> Forget:
+        """Call `witness` for every message folded, with the fact and what it changed, until forgotten.
+
+        It must not block.
+        """
         self._witnesses.append(witness)
+        return lambda: self._witnesses.remove(witness)
 
     async def run(self) -> None:
         """Read and fold for ever. Raises `HistoryHole` or `LogRewound` when the log cannot be folded any further."""
@@ -119,14 +126,14 @@ class Projector:
                 break
             recorded, change = state.apply(stored, codec)
             self._last = stored
-            for witness in self._witnesses:
+            for witness in tuple(self._witnesses):
                 witness(stored, recorded, change)
             if recorded is not None and not isinstance(recorded.fact, ProxyFact):
                 marks.everything = marks.everything or change.everything
                 marks.workers.update(dict.fromkeys(change.workers))
         self._release()
         if marks.everything or marks.workers:
-            for listener in self._listeners:
+            for listener in tuple(self._listeners):
                 listener(marks)
         return contiguous
 

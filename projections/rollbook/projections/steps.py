@@ -7,7 +7,7 @@ without outcome is read back and settled, adopted or redone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Final, Literal, TypedDict
 
 import msgspec
@@ -21,6 +21,7 @@ from rollbook.events import (
 )
 from rollbook.projections import gates
 from rollbook.projections.admission import PROBES_IN_FLIGHT, Admission
+from rollbook.projections.authority import Authority
 from rollbook.projections.gates import Held
 from rollbook.projections.listing import Reader, Seen, bounded
 from rollbook.projections.plan import Add, Adopt, Observed, Remove, Settle
@@ -89,6 +90,7 @@ class Steps:
         reader: Reader,
         writer: FencedWriter,
         admission: Admission,
+        authority: Authority,
         tell: Tell,
     ) -> None:
         self._proxy = proxy
@@ -98,6 +100,7 @@ class Steps:
         self._reader = reader
         self._writer = writer
         self._admission = admission
+        self._authority = authority
         self._tell = tell
         self._probes = asyncio.Semaphore(PROBES_IN_FLIGHT)
         self._adds = asyncio.Semaphore(proxy.capabilities.adds_in_flight)
@@ -149,7 +152,7 @@ class Steps:
         against = self._unwanted(about.worker, about.incarnation) or self._on_hold()
         if against is not None:
             return await self._failed(about, intent, "register", f"not called: {against}", FOLLOW)
-        answer = await self._call(self._proxy.add(target), "add")
+        answer = await self._call(lambda: self._proxy.add(target), "add")
         if isinstance(answer, Failed | Unsupported):
             return await self._refused(about, intent, "register", answer)
         reason = await self._reader.until(
@@ -213,7 +216,7 @@ class Steps:
         against = self._on_hold() or self._needed(action) or await self._stayed(action)
         if against is not None:
             return await self._failed(about, intent, "deregister", f"not called: {against}", FOLLOW)
-        answer = await self._call(self._proxy.remove(entry), "remove")
+        answer = await self._call(lambda: self._proxy.remove(entry), "remove")
         if isinstance(answer, Failed | Unsupported):
             return await self._refused(about, intent, "deregister", answer)
         reason = await self._reader.until(
@@ -309,10 +312,13 @@ class Steps:
             "url": about.url,
         }
 
-    async def _call(self, call: Awaitable[Answer], verb: str) -> Answer:
+    async def _call(self, call: Callable[[], Awaitable[Answer]], verb: str) -> Answer:
         """An admin call with its deadline; no usable answer is a failure whose effect is unknown and read back."""
+        deadline = self._policy.reconcile.call_deadline
+        if (missing := self._authority.missing(deadline)) is not None:
+            return Failed(f"not called: {missing}")
         try:
-            return await bounded(call, self._policy.reconcile.call_deadline, verb)
+            return await bounded(call(), deadline, verb)
         except ProxyUnavailable as exc:
             return Failed(f"no answer, effect unknown: {exc}")
 

@@ -2,8 +2,10 @@
 
 Every append expects the subject's last sequence to be the one that this writer left there. So a deposed controller's
 append is refused by the server [I7], and nothing is written out of turn. A refusal alone deposes nobody: garbage on the
-subject causes one too [I9]; only a LeadershipTaken that the fold has seen does. Facts that arrive while an append is
-under way go together in the next one (intents of many workers become one atomic batch).
+subject causes one too [I9]; only a LeadershipTaken of a higher epoch that the fold has seen does. Nothing is appended
+once the lease is over, so a controller that was stopped and wakes up does not take a proxy back from its successor.
+Facts that arrive while an append is under way go together in the next one (intents of many workers become one atomic
+batch).
 """
 
 from __future__ import annotations
@@ -13,24 +15,17 @@ from typing import Final
 
 import msgspec
 
-from rollbook.events import Codec, Draft, Fact, LeadershipTaken, RollbookError
+from rollbook.events import Codec, Draft, Fact, LeadershipTaken
 from rollbook.events.subjects import proxy_subject
 from rollbook.events.times import rfc3339
+from rollbook.projections.authority import Authority, Deposed
+from rollbook.projections.ending import end
 from rollbook.projections.ports import AppendConflict, LogUnavailable
 from rollbook.projections.projector import Projector
 from rollbook.projections.resources import Resources
 
 MOST_IN_A_BATCH: Final = 500
 RETRY_SECONDS: Final = 0.2
-
-
-class Deposed(RollbookError):
-    """Another process took the proxy over: this one does not lead the fleet any more."""
-
-    def __init__(self, proxy: str, owner: str | None) -> None:
-        super().__init__(
-            f"{owner} has taken over proxy {proxy!r}; this controller stands down. Run one controller a fleet"
-        )
 
 
 class _Waiting(msgspec.Struct, gc=False):
@@ -48,6 +43,7 @@ class FencedWriter:
         self._clock = resources.clock
         self._ids = resources.ids
         self._publisher = resources.owner
+        self._authority = Authority(resources.leadership, fleet)
         self._codec = Codec(fleet)
         self._subject = proxy_subject(fleet, proxy)
         self._leader = ("", 0)
@@ -56,14 +52,21 @@ class FencedWriter:
         self._writing: asyncio.Task[None] | None = None
 
     async def take_over(self, owner: str, epoch: int) -> int:
-        """Become the subject's only writer: move its sequence, so that whoever wrote before is refused."""
+        """Become the subject's only writer: move its sequence, so that whoever wrote before is refused.
+
+        Returns the sequence of the LeadershipTaken. Raises `Deposed` if a higher epoch stands there, `LeadershipLost`.
+        """
         self._leader = (owner, epoch)
         draft = self._draft(LeadershipTaken(proxy=self._proxy, owner=owner, epoch=epoch))
         while True:
             try:
                 last = await self._log.last(self._subject)
-                expected = 0 if last is None else last.sequence
-                [self._last] = await self._log.append([draft], expect={self._subject: expected})
+                self._last = 0 if last is None else last.sequence
+                # Who outranks us is asked of the fold, at the very sequence that the append expects.
+                await self._projector.passed(self._last)
+                self._stand_down_if_outranked()
+                self._authority.require()
+                [self._last] = await self._log.append([draft], expect={self._subject: self._last})
             except AppendConflict:
                 continue
             except LogUnavailable:
@@ -71,10 +74,16 @@ class FencedWriter:
                 continue
             return self._last
 
+    def _stand_down_if_outranked(self) -> None:
+        record = self._projector.state.ledger.look(self._proxy)
+        owner, epoch = self._leader
+        if record.epoch > epoch or (record.epoch == epoch and record.owner != owner):
+            raise Deposed(self._proxy, record.owner)
+
     async def write(self, *facts: Fact) -> int:
         """Append the facts in order and return the last one's sequence. Waits as long as the log does not answer.
 
-        Raises `Deposed` if another controller has taken over.
+        Raises `Deposed` if another controller has taken over, `LeadershipLost` if the lease is over.
         """
         waiting = _Waiting([self._draft(fact) for fact in facts], asyncio.get_running_loop().create_future())
         self._queue.append(waiting)
@@ -108,6 +117,7 @@ class FencedWriter:
 
     async def _append(self, drafts: list[Draft]) -> list[int]:
         while True:
+            self._authority.require()
             try:
                 sequences = await self._log.append(drafts, expect={self._subject: self._last})
             except LogUnavailable:
@@ -120,7 +130,7 @@ class FencedWriter:
             return sequences
 
     async def _look_up(self) -> None:
-        """Something that this writer did not write stands on the subject. Raises `Deposed` if it is a takeover."""
+        """Something that this writer did not write stands on the subject. Raises `Deposed` if that is a takeover."""
         try:
             last = await self._log.last(self._subject)
         except LogUnavailable:
@@ -128,12 +138,9 @@ class FencedWriter:
             return
         self._last = 0 if last is None else last.sequence
         await self._projector.passed(self._last)
-        record = self._projector.state.ledger.look(self._proxy)
-        if (record.owner, record.epoch) != self._leader:
-            raise Deposed(self._proxy, record.owner)
+        self._stand_down_if_outranked()
 
     async def close(self) -> None:
         """Stop writing; what has not been appended is not."""
         if self._writing is not None:
-            self._writing.cancel()
-            await asyncio.gather(self._writing, return_exceptions=True)
+            await end(self._writing)

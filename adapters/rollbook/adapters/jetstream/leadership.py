@@ -71,7 +71,9 @@ class JetStreamLeadership:
         self._replicas = replicas
         self._lease = lease
         self._timeout = lease / 3
+        self._token = secrets.token_hex(8)
         self._claim: _Claim | None = None
+        """What is held, or may be: the answer to an attempt may be what is lost."""
         self._revision = 0
         self._good_until = 0.0
         self._keeper: asyncio.Task[None] | None = None
@@ -80,18 +82,19 @@ class JetStreamLeadership:
     async def acquire(self, owner: str) -> int:
         """Take it and return the epoch, higher than every earlier one. Raises `AlreadyLed` or `LogUnavailable`."""
         revision, holder = await self._holder()
-        if holder is None:
+        held = self._keeper is not None and not self._keeper.done()
+        if holder is None or (holder.token == self._token and not held):  # ours, if an earlier answer was lost
             await self._make_bucket()
-            claim = _Claim(owner, rfc3339(time.time()), secrets.token_hex(8))
+            self._claim, self._good_until = _Claim(owner, rfc3339(time.time()), self._token), 0.0
             try:
-                epoch = await self._write(claim, revision)
+                epoch = await self._write(self._claim, revision)
             except Refused as exc:
+                self._claim = None
                 if exc.err_code not in api.WRONG_SEQUENCE:
                     raise LogUnavailable(f"{self._key}: {exc.description}") from exc
-                # Somebody was faster, or it was we, and the answer to an earlier attempt is what was lost.
-                _, holder = await self._holder()
+                _, holder = await self._holder()  # somebody was faster
             else:
-                self._hold(claim)
+                self._hold(self._claim)
                 return epoch
         if holder is None:
             raise LogUnavailable(f"the leadership of fleet {self._fleet!r} changes hands right now; try again")
@@ -123,19 +126,23 @@ class JetStreamLeadership:
             self._lost = asyncio.get_running_loop().create_future()
         return await asyncio.shield(self._lost)
 
-    async def release(self) -> None:
-        """Give it back, so that the next one need not wait. Does nothing if it is not held. Never raises."""
+    async def release(self) -> bool:
+        """Give it back, so that the next one need not wait; return whether it was held and is free now.
+
+        Never raises.
+        """
         claim, self._claim = self._claim, None
         if self._keeper is not None:
             await end(self._keeper, patience=self._timeout)
             self._keeper = None
         if claim is None:
-            return
+            return False
         self._lost = None
         try:
-            await self._give_back(claim)
+            return await self._give_back(claim)
         except (LogUnavailable, Refused) as exc:
             _log.warning("leadership.not_released", fleet=self._fleet, free_after=self._lease, error=str(exc))
+            return False
 
     # ------------------------------------------------------------ holding
 
@@ -193,7 +200,7 @@ class JetStreamLeadership:
             raise _Lost(f"{holder.owner} took it at {holder.since}")
         return revision
 
-    async def _give_back(self, claim: _Claim) -> None:
+    async def _give_back(self, claim: _Claim) -> bool:
         headers = {_OPERATION: "DEL", api.EXPECTED_SEQUENCE: str(self._revision)}
         try:
             await publish(self._client, self._key, b"", headers, timeout=self._timeout)
@@ -202,8 +209,9 @@ class JetStreamLeadership:
             try:
                 headers[api.EXPECTED_SEQUENCE] = str(await self._still_ours(claim, exc))
             except _Lost:
-                return
+                return False
             await publish(self._client, self._key, b"", headers, timeout=self._timeout)
+        return True
 
     def _lose(self, reason: str) -> None:
         self._claim = None

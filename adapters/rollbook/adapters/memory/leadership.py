@@ -130,14 +130,16 @@ class MemoryLeadership:
             self._lost = asyncio.get_running_loop().create_future()
         return await asyncio.shield(self._lost)
 
-    async def release(self) -> None:
-        """Give it back. Does nothing if it is not held."""
+    async def release(self) -> bool:
+        """Give it back; return whether it was held and is free now."""
         seat, epoch = self._seat, self._epoch
         self._epoch = 0
         if self._keeper is not None:
             await end(self._keeper)
             self._keeper = None
-        if epoch and seat.available and seat.epoch == epoch and self._taken():
-            seat.owner = None
-            seat.tell()
         self._lost = None
+        if not epoch or not seat.available or seat.epoch != epoch or not self._taken():
+            return False
+        seat.owner = None
+        seat.tell()
+        return True

@@ -24,6 +24,7 @@ import msgspec
 
 from rollbook.adapters.memory.faults import NO_FAULTS, Chance, ProxyFaults
 from rollbook.adapters.proxies.urls import canonical_url
+from rollbook.projections.ending import end
 from rollbook.projections.ports import (
     Answer,
     Capabilities,
@@ -179,9 +180,7 @@ class MemoryProxy:
 
     async def close(self) -> None:
         """End its jobs, so that no task is left."""
-        tasks = list(self._tasks)
-        self._cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*self._tasks)
 
     # -------------------------------------------------------------- what happens to a router
 

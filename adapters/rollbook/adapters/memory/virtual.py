@@ -5,7 +5,8 @@ either, every task waits for another one: `Deadlock`. There is no selector, no s
 costs microseconds.
 
 A `Process` is a group of tasks that dies as a process does: from `kill` on, not one more line of it runs, no `finally`
-either. That is what a crash between any two steps is; `Task.cancel` is the polite way.
+either. That is what a crash between any two steps is; `Task.cancel` is the polite way. Between `pause` and `resume` no
+line of it runs either, and then it goes on where it was, in a world that has gone on without it.
 """
 # A loop is made from `BaseEventLoop` by its parts that all loops share: two queues of handles, and running one round.
 # ruff: noqa: SLF001
@@ -45,14 +46,37 @@ class Process:
         self.name = name
         self.alive = True
         self._loop = loop
+        self._kept: list[asyncio.Handle] | None = None
 
     def kill(self) -> None:
         """Run nothing of it any more, as `kill -9` does."""
         self.alive = False
         self._loop.keep_remains(self)
 
+    def pause(self) -> None:
+        """Run nothing of it until `resume`, as SIGSTOP does."""
+        if self._kept is None:
+            self._kept = []
+
+    def resume(self) -> None:
+        """Go on, with all that came in meanwhile, in the order in which it came."""
+        kept, self._kept = self._kept, None
+        self._loop.run_again(kept or [])
+
+    def keep(self, handle: asyncio.Handle) -> bool:
+        """Take what was to run now; False if the process is not paused."""
+        if self._kept is None:
+            return False
+        self._kept.append(handle)
+        return True
+
 
 _process: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+
+
+def current() -> Process | None:
+    """The process that this line runs in; None outside all of them."""
+    return _process.get()
 
 
 def _is_dead(context: contextvars.Context) -> bool:
@@ -104,9 +128,16 @@ class VirtualLoop(base_events.BaseEventLoop):
         """Hold a killed process's tasks to the end: Python unwinds a task that nobody holds, `finally` and all."""
         self._remains += [task for task in self._tasks() if task.context.get(_process) is process]
 
+    def run_again(self, handles: list[asyncio.Handle]) -> None:
+        """Run in the next round what was kept back."""
+        self._ready.extend(handles)
+
     def finish(self) -> None:
         """Cancel what still lives and let it end; then drop what was killed, whose `finally` blocks can do no harm."""
         self._rounds = 0
+        for task in self._tasks():
+            if (process := task.context.get(_process)) is not None:
+                process.resume()
         living = [task for task in self._tasks() if not _is_dead(task.context)]
         for task in living:
             task.cancel()
@@ -144,7 +175,10 @@ class VirtualLoop(base_events.BaseEventLoop):
             ready.append(heapq.heappop(timers))
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if not (handle.cancelled() or _is_dead(handle._context)):  # type: ignore[attr-defined]
+            if handle.cancelled():
+                continue
+            process: Process | None = handle._context.get(_process)  # type: ignore[attr-defined]
+            if process is None or (process.alive and not process.keep(handle)):
                 handle._run()
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
