@@ -202,3 +202,16 @@ async def test_i9_garbage_on_its_subject_deposes_nobody():
     await fleet.log.append([Draft(proxy_subject(FLEET, "a"), "nor-this", b"{}")])
     await asyncio.gather(*(one.write(fact(number)) for number in range(2, 5)))
     assert versions(fleet) == [1, 2, 3, 4]
+
+
+@on_virtual_time
+async def test_who_is_deposed_writes_no_second_fact_either():
+    """[I7] By then it has looked up what its successor wrote last, and the log alone would not refuse it."""
+    fleet = Fleet()
+    one, two = writer(fleet, "one"), writer(fleet, "two")
+    await one.take_over("one", 1)
+    await two.take_over("two", 2)
+    for number in (1, 2):
+        with pytest.raises(Deposed):
+            await one.write(fact(number))
+    assert versions(fleet) == []

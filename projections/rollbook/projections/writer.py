@@ -117,6 +117,8 @@ class FencedWriter:
 
     async def _append(self, drafts: list[Draft]) -> list[int]:
         while True:
+            # Also of who was refused before: by then it knows the successor's sequence, and the log would take its word.
+            self._stand_down_if_outranked()
             self._authority.require()
             try:
                 sequences = await self._log.append(drafts, expect={self._subject: self._last})
