@@ -18,6 +18,7 @@ import asyncio
 import contextvars
 import heapq
 import itertools
+import sys
 from asyncio import base_events
 from collections import deque
 from collections.abc import Coroutine
@@ -148,13 +149,20 @@ class VirtualLoop(base_events.BaseEventLoop):
         self.run_until_complete(self.shutdown_asyncgens())
 
     async def _bury(self) -> None:
-        """Unwind the tasks of killed processes, each in its own dead context: nothing that they start is ever run."""
+        """Unwind the tasks of killed processes, each in its own dead context: nothing that they start is ever run.
+
+        A coroutine whose `finally` block waits is dropped in the middle of it, and Python would complain.
+        """
         buried: set[_Task[Any]] = set()
-        while dead := [task for task in self._tasks() if task not in buried and _is_dead(task.context)]:
-            for task in dead:
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
-                task.context.run(_drop, task)
-            buried.update(dead)
+        hook, sys.unraisablehook = sys.unraisablehook, _complain_not
+        try:
+            while dead := [task for task in self._tasks() if task not in buried and _is_dead(task.context)]:
+                for task in dead:
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    task.context.run(_drop, task)
+                buried.update(dead)
+        finally:
+            sys.unraisablehook = hook
 
     # -------------------------------------------------------------- what BaseEventLoop leaves to its kinds
 
@@ -206,6 +214,10 @@ class VirtualLoop(base_events.BaseEventLoop):
 
 def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     """Async generators of killed tasks complain about being closed in the middle."""
+
+
+def _complain_not(unraisable: sys.UnraisableHookArgs) -> None:
+    """Nobody is left to whom it matters."""
 
 
 def _drop(task: _Task[Any]) -> None:
