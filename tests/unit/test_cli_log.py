@@ -6,10 +6,10 @@ import random
 import pytest
 
 from rollbook.adapters.cli.exits import UsageError
-from rollbook.adapters.cli.lines import Filter, resolve_types
+from rollbook.adapters.cli.lines import resolve_types
 from rollbook.adapters.cli.log import print_log
-from rollbook.adapters.cli.reading import first_since
 from rollbook.adapters.memory.log import MemoryLog
+from rollbook.adapters.memory.snapshots import MemorySnapshots
 from rollbook.events import (
     Codec,
     Deregistering,
@@ -22,9 +22,12 @@ from rollbook.events import (
     WorkerDown,
     WorkerUp,
 )
+from rollbook.projections.history.filters import Filter
+from rollbook.projections.history.moments import Moment
+from rollbook.projections.history.past import LogPast
 
 FLEET = "math-rl"
-ALL = Filter(worker=None, types=frozenset())
+ALL = Filter()
 FACTS = [
     WorkerUp(worker="rollout-3-0", incarnation=8, seen=3),
     WorkerDown(worker="rollout-3-0", incarnation=8, evidence="timeout", reason="no answer in 5 s"),
@@ -65,8 +68,8 @@ async def log():
     return log
 
 
-async def printed(capsys, log, wanted=ALL, *, after_time=None, json=False):
-    await print_log(log, Codec(FLEET), wanted, after_time=after_time, follow=False, json=json)
+async def printed(capsys, log, wanted=ALL, *, begin=None, end=None, json=False):
+    await print_log(log, LogPast(log, MemorySnapshots()), Codec(FLEET), wanted, begin, end, json=json)
     return capsys.readouterr()
 
 
@@ -95,12 +98,23 @@ async def test_one_line_for_each_fact(capsys, log):
 @pytest.mark.parametrize(
     ("wanted", "sequences"),
     [
-        (Filter("rollout-3-0", frozenset()), [1, 2]),
-        (Filter("rollout-4-0", frozenset()), [3, 4, 5, 6, 7]),
-        (Filter(None, resolve_types(["worker.up"])), [1, 3]),
-        (Filter(None, resolve_types(["WorkerDown", "rollbook.fleet.observed.v1"])), [2, 6]),
-        (Filter("rollout-3-0", resolve_types(["worker.up"])), [1]),
-        (Filter("nobody", frozenset()), []),
+        (Filter(worker="rollout-3-0"), [1, 2]),
+        (Filter(worker="rollout-4-0"), [3, 4, 5, 6, 7]),
+        (Filter(types=resolve_types(["worker.up"])), [1, 3]),
+        (Filter(types=resolve_types(["WorkerDown", "rollbook.fleet.observed.v1"])), [2, 6]),
+        (Filter(worker="rollout-3-0", types=resolve_types(["worker.up"])), [1]),
+        (Filter(worker="nobody"), []),
+        (Filter(proxy="router-a"), [4, 7]),
+        (Filter(proxy="router-b"), []),
+        (Filter(proxy="router-a", worker="rollout-4-0"), [4, 7]),
+        (Filter(operator="ann"), [5]),
+        (Filter(operator="ann", types=resolve_types(["worker.up"])), []),
+        (Filter(incarnation=8), [1, 2]),
+        (Filter(incarnation=1), [3, 4, 6]),
+        (Filter(pool="rollout"), [1, 2, 3, 4, 5, 6, 7]),
+        (Filter(pool="reward"), []),
+        (Filter(cell="3"), [1, 2]),
+        (Filter(pool="rollout", cell="4"), [3, 4, 5, 6, 7]),
     ],
 )
 async def test_only_what_is_wanted(capsys, log, wanted, sequences):
@@ -109,11 +123,18 @@ async def test_only_what_is_wanted(capsys, log, wanted, sequences):
 
 
 async def test_since_starts_at_the_first_fact_of_that_time(capsys, log):
-    lines = (await printed(capsys, log, after_time=1_000_005.5)).out.splitlines()
+    lines = (await printed(capsys, log, begin=Moment(time=1_000_005.5))).out.splitlines()
     assert [int(line.split()[0]) for line in lines] == [6, 7]
-    ends = await log.state()
-    assert await first_since(log, ends, 0.0) == 1
-    assert await first_since(log, ends, 2_000_000.0) == 8
+    past = LogPast(log, MemorySnapshots())
+    assert await past.first_at(0.0) == 1
+    assert await past.first_at(2_000_000.0) == 8
+
+
+async def test_a_range_of_sequences_and_of_times(capsys, log):
+    by_sequence = await printed(capsys, log, begin=Moment(sequence=3), end=Moment(sequence=5))
+    by_time = await printed(capsys, log, begin=Moment(time=1_000_003.0), end=Moment(time=1_000_005.0))
+    assert [int(line.split()[0]) for line in by_sequence.out.splitlines()] == [3, 4, 5]
+    assert by_time == by_sequence
 
 
 async def test_json_is_what_is_stored(capsys, log):
@@ -138,8 +159,8 @@ async def test_what_is_no_fact_is_shown_as_such_without_its_payload(capsys, log)
     told = await printed(capsys, log, json=True)
     assert len(told.out.splitlines()) == 7
     assert told.err.startswith(f"sequence 8 on rollbook.{FLEET}.worker.rollout-3-0 is no fact: not_json")
-    assert len((await printed(capsys, log, Filter("rollout-3-0", frozenset()))).out.splitlines()) == 3
-    assert len((await printed(capsys, log, Filter(None, resolve_types(["worker.up"])))).out.splitlines()) == 2
+    assert len((await printed(capsys, log, Filter(worker="rollout-3-0"))).out.splitlines()) == 3
+    assert len((await printed(capsys, log, Filter(types=resolve_types(["worker.up"])))).out.splitlines()) == 2
 
 
 async def test_a_fact_of_a_later_version_is_shown_with_its_data(capsys, log):

@@ -1,4 +1,4 @@
-"""A fact as one readable line, and which facts a person asked for."""
+"""A fact as one readable line, and the types that a person names."""
 
 from __future__ import annotations
 
@@ -45,27 +45,6 @@ _STYLES: Final = {
 }
 
 
-class Filter(msgspec.Struct, frozen=True):
-    """Which facts are wanted. None or empty: all."""
-
-    worker: str | None
-    types: frozenset[str]
-
-    def admits(self, recorded: Recorded) -> bool:
-        """Whether a fact is wanted."""
-        fact = recorded.fact
-        return (not self.types or type_of(fact) in self.types) and (self.worker is None or _names(fact, self.worker))
-
-    def admits_unreadable(self, stored: Stored) -> bool:
-        """Whether a message that is no fact is wanted: only its subject says whom it is about, and nothing its type."""
-        if self.types:
-            return False
-        try:
-            return self.worker is None or parse_subject(stored.subject).entity == self.worker
-        except InvalidSubject:
-            return False
-
-
 def resolve_types(wanted: Sequence[str]) -> frozenset[str]:
     """The CloudEvents types that are meant: `worker.down`, `WorkerDown` or the whole type. Raises `UsageError`."""
     return frozenset(_resolve(text) for text in wanted)
@@ -93,17 +72,22 @@ def describe(stored: Stored, recorded: Recorded) -> list[Piece]:
     fact = recorded.fact
     kind = one_line(short(type_of(fact)))
     about = entity_of(fact) or _entity(stored.subject) or "fleet"
-    said = [f"{key}={_value(value)}" for key, value in _fields(fact)]
+    said = describe_fact(fact)
     unknown = " (a type that this version does not know)" if isinstance(fact, UnknownFact) else ""
     return [
         *_place(stored),
         (f"{about:<16}", "bold"),
         "  ",
         (f"{kind:<22}", _style(kind)),
-        *(["  ", " ".join(said)] if said else []),
+        *(["  ", said] if said else []),
         unknown,
         (f"  by {_author(recorded)}", "dim"),
     ]
+
+
+def describe_fact(fact: Fact, without: str | None = None) -> str:
+    """What a fact says beyond whom it is about: `incarnation=7 evidence=exited`. `without` leaves out a field."""
+    return " ".join(f"{key}={_value(value)}" for key, value in _fields(fact) if key != without)
 
 
 def describe_unreadable(stored: Stored, why: Undecodable) -> list[Piece]:
@@ -169,16 +153,3 @@ def _value(value: Any) -> str:
 
 def _quoted(text: str) -> str:
     return json.dumps(text[:200], ensure_ascii=not text.isprintable())
-
-
-def _names(fact: Fact, worker: str) -> bool:
-    """Whether a fact mentions a worker: as its subject, or in a list of it."""
-    for field in fact.__struct_fields__:
-        value = getattr(fact, field)
-        if field == "worker" and value == worker:
-            return True
-        if isinstance(value, tuple) and any(
-            item == worker or getattr(item, "worker", None) == worker for item in value
-        ):
-            return True
-    return False

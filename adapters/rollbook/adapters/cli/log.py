@@ -5,36 +5,48 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
-from rollbook.adapters.cli.common import ConfigFile, Json, load_client_config, parse_duration, run, start_logs
+from rollbook.adapters.cli.common import ConfigFile, Json, load_client_config, run, start_logs
 from rollbook.adapters.cli.exits import Exit
-from rollbook.adapters.cli.lines import Filter, describe, describe_unreadable, resolve_types
+from rollbook.adapters.cli.lines import describe, describe_unreadable, resolve_types
 from rollbook.adapters.cli.output import Lines, out, say
-from rollbook.adapters.cli.reading import first_since, read_in_order
+from rollbook.adapters.cli.past import Archive, Until, parse_since, parse_until
+from rollbook.adapters.cli.reading import read_in_order
 from rollbook.adapters.settings import Client
 from rollbook.events import Codec, Recorded, Undecodable, validate_name
-from rollbook.projections.ports import EventLog, Stored
+from rollbook.projections.history.filters import Filter, places_of
+from rollbook.projections.history.moments import Moment, sequence_of, state_at
+from rollbook.projections.history.past import FilteredLog, Past
+from rollbook.projections.ports import Stored
 
 EXAMPLE = """\
 Example:
 
     rollbook log --since 10m
     rollbook log --worker rollout-3-0 --type worker.down --follow
+    rollbook log --proxy router-a --since 4711 --until 4800
     rollbook log --json | jq .type
 
 Each line has the sequence, the log's time, the worker or proxy, the fact with what it says, and who said it."""
 
 
-def log(
-    *,
-    config: ConfigFile = None,
-    worker: Annotated[str | None, Parameter(help="Only facts about this worker.")] = None,
-    type: Annotated[  # noqa: A002 - the option's name
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which facts."""
+
+    worker: Annotated[str | None, Parameter(help="Only facts about this worker, or that mention it.")] = None
+    pool: Annotated[str | None, Parameter(help="Only facts about workers of this pool, or that name it.")] = None
+    cell: Annotated[str | None, Parameter(help="Only facts about workers of this cell.")] = None
+    proxy: Annotated[str | None, Parameter(help="Only facts about this proxy.")] = None
+    type: Annotated[
         Sequence[str],
         Parameter(
             name="--type",
@@ -42,8 +54,41 @@ def log(
             show_default=False,
             help="Only facts of this type, such as worker.down or WorkerDown. May be given more than once.",
         ),
-    ] = (),
-    since: Annotated[str | None, Parameter(help="Only facts stored within this time, such as 10m or 2h.")] = None,
+    ] = ()
+    operator: Annotated[str | None, Parameter(help="Only what this person decided.")] = None
+    incarnation: Annotated[
+        int | None, Parameter(help="Only facts about this life of a worker.", validator=Number(gte=1))
+    ] = None
+
+    def filter(self) -> Filter:
+        """The same, checked. Raises `InvalidName`, `UsageError`."""
+        for kind in ("worker", "pool", "cell", "proxy"):
+            if (name := getattr(self, kind)) is not None:
+                validate_name(kind, name)
+        return Filter(
+            worker=self.worker,
+            pool=self.pool,
+            cell=self.cell,
+            proxy=self.proxy,
+            types=resolve_types(self.type),
+            operator=self.operator,
+            incarnation=self.incarnation,
+        )
+
+
+def log(
+    *,
+    config: ConfigFile = None,
+    wanted: Wanted | None = None,
+    since: Annotated[
+        str | None,
+        Parameter(
+            help="Only from here on: a time ago such as 10m, a sequence such as 4711, or an RFC 3339 time.",
+            allow_leading_hyphen=True,
+        ),
+    ] = None,
+    until: Until = None,
+    archive: Archive = None,
     follow: Annotated[
         bool, Parameter(name=["--follow", "-f"], negative=(), show_default=False, help="Go on as facts arrive.")
     ] = False,
@@ -54,35 +99,62 @@ def log(
     With --json each line is one CloudEvent as it is stored, and messages that are none are only mentioned on standard
     error.
     """
-    if worker is not None:
-        validate_name("worker", worker)
-    wanted = Filter(worker=worker, types=resolve_types(type))
-    seconds = None if since is None else parse_duration(since)
+    chosen = (wanted or Wanted()).filter()
+    now = time.time()
+    begin = None if since is None else parse_since(since, now)
+    end = None if until is None else parse_until(until, now, follow=follow)
     client = load_client_config(config)
     start_logs()
-    return run(_log(client, wanted, seconds, follow=follow, json=json))
+    return run(_log(client, chosen, begin, end, archive, follow=follow, json=json))
 
 
-async def _log(client: Client, wanted: Filter, since: float | None, *, follow: bool, json: bool) -> int:
+async def _log(
+    client: Client,
+    wanted: Filter,
+    begin: Moment | None,
+    end: Moment | None,
+    archive: str | None,
+    *,
+    follow: bool,
+    json: bool,
+) -> int:
     from rollbook.adapters.bootstrap import nats_connection, open_reader
+    from rollbook.adapters.history import past_of
 
     fleet = client.settings.fleet
     connection = nats_connection(client.settings.nats, environ=os.environ, directory=client.directory)
     async with open_reader(fleet, connection) as reader:
-        await print_log(
-            reader.log, Codec(fleet), wanted, after_time=since and time.time() - since, follow=follow, json=json
-        )
+        past = past_of(reader, fleet, archive)
+        await print_log(reader.log, past, Codec(fleet), wanted, begin, end, follow=follow, json=json)
     return Exit.DONE
 
 
 async def print_log(
-    log: EventLog, codec: Codec, wanted: Filter, *, after_time: float | None, follow: bool, json: bool
+    log: FilteredLog,
+    past: Past,
+    codec: Codec,
+    wanted: Filter,
+    begin: Moment | None = None,
+    end: Moment | None = None,
+    *,
+    follow: bool = False,
+    json: bool = False,
 ) -> None:
-    """Print what is wanted of the log: from `after_time` (seconds since the epoch), to its present end or for ever."""
-    ends = await log.state()
-    after = ends.first_sequence - 1 if after_time is None else await first_since(log, ends, after_time) - 1
+    """Print what is wanted of the past, from `begin` to `end`; with `follow`, go on with what arrives, for ever."""
+    first, last = await past.ends()
+    until = last if end is None else await sequence_of(past, end)
+    if wanted.pool is not None or wanted.cell is not None:
+        places = places_of(await state_at(past, codec, last))
+        wanted = msgspec.structs.replace(wanted, places=places)
+    subjects = wanted.subjects(codec.fleet)
+    if begin is not None:
+        first = await _first(past, begin)
+    elif first > 1:
+        say(f"the log begins at sequence {first}; what is older was archived, and --archive reads it")
+    if subjects is None:
+        return
     write = _JsonWriter(flush=follow) if json else _LineWriter(flush=follow)
-    async with contextlib.aclosing(read_in_order(log, after, None if follow else ends.last_sequence)) as messages:
+    async with contextlib.aclosing(_messages(log, past, first, until, subjects, follow=follow)) as messages:
         async for stored in messages:
             try:
                 recorded = codec.decode(stored.payload, subject=stored.subject, sequence=stored.sequence)
@@ -92,6 +164,27 @@ async def print_log(
                 continue
             if wanted.admits(recorded):
                 write.fact(stored, recorded)
+
+
+async def _first(past: Past, begin: Moment) -> int:
+    if begin.time is not None:
+        return await past.first_at(begin.time)
+    return begin.sequence or 0
+
+
+async def _messages(
+    log: FilteredLog, past: Past, first: int, until: int, subjects: Sequence[str], *, follow: bool
+) -> AsyncGenerator[Stored]:
+    """From the archive what only the archive has, then from the log, which is read past its holes."""
+    begin = (await log.state()).first_sequence
+    begins, _ = await past.ends()
+    if begins < begin and first < begin:
+        async for batch in past.read(max(first, begins), min(until, begin - 1), subjects):
+            for stored in batch:
+                yield stored
+    after = max(first, begin) - 1
+    async for stored in read_in_order(log, after, None if follow else until, subjects):
+        yield stored
 
 
 class _LineWriter:

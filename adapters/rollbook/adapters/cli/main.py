@@ -20,6 +20,7 @@ from rollbook.adapters.cli import (
     demo_worker,
     init,
     log,
+    looking_back,
     operator,
     plan,
     publish,
@@ -71,6 +72,7 @@ def _commands() -> App:
     commands.command(wait.wait, help_epilogue=wait.EXAMPLE)
     operator.register(commands)
     commands.command(log.log, help_epilogue=log.EXAMPLE)
+    looking_back.register(commands)
     commands.command(publish.app())
     commands.command(demo.demo, help_epilogue=demo.EXAMPLE)
     commands.command(demo_worker.demo_worker, help_epilogue=demo_worker.EXAMPLE, show=False)

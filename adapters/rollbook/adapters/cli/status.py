@@ -10,18 +10,22 @@ from typing import Final
 
 import msgspec
 
-from rollbook.adapters.cli.common import ConfigFile, Json, load_config, run, start_logs
-from rollbook.adapters.cli.exits import Exit
+from rollbook.adapters.cli.common import ConfigFile, Found, Json, load_what_is_there, run, start_logs
+from rollbook.adapters.cli.exits import Exit, UsageError
 from rollbook.adapters.cli.output import Lines, Piece, one_line, out_json, say
+from rollbook.adapters.cli.past import Archive, At
+from rollbook.adapters.cli.table import table
 from rollbook.adapters.settings import Config
-from rollbook.events import Codec
 from rollbook.events.times import parse_rfc3339, rfc3339
+from rollbook.projections.decisions import DecisionStatus
+from rollbook.projections.fold import State
 from rollbook.projections.status import FleetStatus, ProxyStatus, RegistrationStatus, Standing, WorkerStatus
 
 EXAMPLE = """\
 Example:
 
     rollbook status
+    rollbook status --at -15m
     rollbook status --json | jq '.workers[] | select(.phase != "serving")'
 
 Exit codes: 0 converged, 2 drift: a proxy does not answer, or does not list exactly what it should."""
@@ -38,15 +42,22 @@ MOST_FOREIGN: Final = 3
 LONGEST_SHOWN: Final = 200
 """Letters of a reason. Workers, operators and routers write them as long as they like; `--json` has them whole."""
 
-_PHASES: Final = {"serving": "green", "starting": "cyan", "draining": "yellow", "down": "red", "retired": "dim"}
+PHASES: Final = {"serving": "green", "starting": "cyan", "draining": "yellow", "down": "red", "retired": "dim"}
 
 
-def status(*, config: ConfigFile = None, json: Json = False) -> Exit:
+def status(*, at: At = None, archive: Archive = None, config: ConfigFile = None, json: Json = False) -> Exit:
     """Show every worker's phase and life, and per proxy whether it is registered or the gate that holds it back.
 
-    Reads the log, and asks the proxies and the provider now. A controller need not be running.
+    The controller is asked if one runs; otherwise the proxies and the provider are, where the configuration names them;
+    otherwise the log alone tells. With --at, it shows what the log says of that moment and asks nobody.
     """
-    found = load_config(config)
+    if at is not None:
+        from rollbook.adapters.cli.status_at import status_at
+
+        return status_at(at, archive, config, json=json)
+    if archive is not None:
+        raise UsageError("--archive is for looking back: say --at, too")
+    found = load_what_is_there(config)
     start_logs()
     taken = run(_take(found))
     if json:
@@ -60,35 +71,50 @@ def status(*, config: ConfigFile = None, json: Json = False) -> Exit:
     return Exit.DONE if taken.converged else Exit.DIFFERENCES
 
 
-async def _take(config: Config) -> FleetStatus:
-    from rollbook.adapters.bootstrap import nats_connection, open_provider, open_reader, open_readiness
+async def _take(found: Found) -> FleetStatus:
+    from rollbook.adapters.cli.asking import ask_if_there, open_found, state_of
+    from rollbook.adapters.service.messages import STATUS, Request
+    from rollbook.projections.logonly import policy_of, status_of
+
+    fleet = found.client.settings.fleet
+    async with open_found(found) as reader:
+        answer = await ask_if_there(reader, fleet, STATUS, Request())
+        if answer is not None:
+            return answer
+        state, now = await state_of(reader, fleet), rfc3339(reader.clock.now())
+        if found.config is None or not found.config.settings.proxies:
+            return status_of(state, policy_of(fleet, state), now)
+        return await _ask_from_here(found.config, state, now)
+
+
+async def _ask_from_here(config: Config, state: State, now: str) -> FleetStatus:
+    from rollbook.adapters.bootstrap import open_provider, open_readiness
     from rollbook.adapters.proxies.opening import open_proxies
     from rollbook.projections.admission import Admission
-    from rollbook.projections.catchup import state_now
     from rollbook.projections.status import Look
 
-    settings, base = config.settings, config.file.parent
-    connection = nats_connection(settings.nats, environ=os.environ, directory=config.directory)
     async with contextlib.AsyncExitStack() as stack:
-        reader = await stack.enter_async_context(open_reader(settings.fleet, connection))
-        proxies = await stack.enter_async_context(open_proxies(settings, environ=os.environ, base=base))
+        opened = open_proxies(config.settings, environ=os.environ, base=config.file.parent)
+        proxies = await stack.enter_async_context(opened)
         readiness = await stack.enter_async_context(open_readiness())
-        state = await state_now(reader.log, reader.snapshots, Codec(settings.fleet), reader.clock)
-        provider = await stack.enter_async_context(open_provider(settings))
-        policy = settings.policy()
+        provider = await stack.enter_async_context(open_provider(config.settings))
+        policy = config.settings.policy()
         admission = Admission(policy, lambda: state.roster, provider, readiness)
-        look = Look(policy, state, proxies=proxies, provider=provider, admission=admission)
-        return await look.take(rfc3339(reader.clock.now()))
+        return await Look(policy, state, proxies=proxies, provider=provider, admission=admission).take(now)
 
 
 def render(taken: FleetStatus, now: float) -> Iterator[list[Piece]]:
     """The status as lines for a person."""
     verdict: Piece = ("converged", "green") if taken.converged else ("DRIFT", "bold red")
-    yield [("fleet ", "dim"), (taken.fleet, "bold"), f"  at sequence {taken.sequence}  ", verdict]
+    led = f"led by {taken.controller}  " if taken.controller else ""
+    yield [("fleet ", "dim"), (taken.fleet, "bold"), f"  at sequence {taken.sequence}  ", (led, "dim"), verdict]
     yield []
-    yield from _table([["worker", "life", "phase", "since", "address", "registered at"], *_workers(taken, now)])
+    yield from table([["worker", "life", "phase", "since", "address", "registered at"], *_workers(taken, now)])
     yield []
-    yield from _table([["proxy", "kind", "listed / wanted", "foreign", "answers"], *map(_proxy, taken.proxies)])
+    yield from table([["proxy", "kind", "listed / wanted", "foreign", "answers"], *map(_proxy, taken.proxies)])
+    if taken.decisions:
+        yield []
+        yield from table([["decided", "about", "by", "why", "at sequence"], *map(_decision, taken.decisions)])
 
 
 def _workers(taken: FleetStatus, now: float) -> Iterator[list[Piece]]:
@@ -105,7 +131,7 @@ def _workers(taken: FleetStatus, now: float) -> Iterator[list[Piece]]:
 
 def _phase(worker: WorkerStatus) -> Piece:
     mark = " (suspected)" if worker.suspicion else ""
-    return (worker.phase + mark, _PHASES.get(worker.phase, ""))
+    return (worker.phase + mark, PHASES.get(worker.phase, ""))
 
 
 def _registrations(found: tuple[RegistrationStatus, ...]) -> Piece:
@@ -132,6 +158,12 @@ def _proxy(proxy: ProxyStatus) -> list[Piece]:
     return [proxy.name, proxy.kind, counts, _foreign(proxy.foreign), answers]
 
 
+def _decision(decision: DecisionStatus) -> list[Piece]:
+    about = decision.about or ("everything" if decision.what == "hold" else "the run")
+    by, why = one_line(decision.by, LONGEST_SHOWN), one_line(decision.why, LONGEST_SHOWN)
+    return [(decision.what, "yellow"), one_line(about, LONGEST_SHOWN), by, why, str(decision.sequence)]
+
+
 def _foreign(urls: tuple[str, ...]) -> str:
     """The first few, in a column that still fits a terminal."""
     shown = ", ".join(one_line(url, LONGEST_SHOWN) for url in urls[:MOST_FOREIGN])
@@ -154,20 +186,3 @@ def _ago(since: str, now: float) -> str:
     if hours:
         return f"{hours}h{minutes % 60:02}m"
     return f"{minutes}m{seconds % 60:02}s" if minutes else f"{seconds}s"
-
-
-def _table(rows: list[list[Piece]]) -> Iterator[list[Piece]]:
-    """Columns as wide as their widest cell; the last one takes the rest of the line."""
-
-    def text(cell: Piece) -> str:
-        return cell if isinstance(cell, str) else cell[0]
-
-    widths = [max(len(text(row[column])) for row in rows) for column in range(len(rows[0]))]
-    for number, row in enumerate(rows):
-        line: list[Piece] = []
-        for column, cell in enumerate(row):
-            last = column == len(row) - 1
-            padded = text(cell) if last else text(cell).ljust(widths[column] + 2)
-            style = "dim" if number == 0 else ("" if isinstance(cell, str) else cell[1])
-            line.append((padded, style) if style else padded)
-        yield line

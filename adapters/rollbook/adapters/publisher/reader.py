@@ -106,7 +106,7 @@ class Reader:
             fact = self._codec.decode(message.payload, subject=subject, sequence=message.sequence).fact
         except Undecodable:
             return msgspec.structs.replace(known, sequence=message.sequence)
-        incarnation = _incarnation_of(fact)
+        incarnation = incarnation_of(fact)
         if incarnation > known.incarnation:
             return Census(message.sequence, incarnation, message.stored_at)
         return msgspec.structs.replace(known, sequence=message.sequence)
@@ -129,7 +129,7 @@ def _found(answer: Answer) -> Found:
     return Found(int(headers["Nats-Sequence"]), headers.get("Nats-Msg-Id", ""), stored_at, answer.payload)
 
 
-def _incarnation_of(fact: Fact) -> int:
+def incarnation_of(fact: Fact) -> int:
     """Also of a fact that only a later version knows: numbering must not fall behind it."""
     if isinstance(fact, WorkerFact):
         return fact.incarnation

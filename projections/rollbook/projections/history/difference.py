@@ -247,7 +247,7 @@ def _of_fleet(then: FleetThen, state: State) -> dict[str, str | None]:
     return {
         "run": then.run_id,
         "ended": _yes(then.ended),
-        "no facts": str(then.unreadable),
+        "unreadable": str(then.unreadable),
         "held": _decided(state.roster.held.get("")),
         **{f"weights of {pool}": str(version) for pool, version in then.weights.items()},
         **cordons,

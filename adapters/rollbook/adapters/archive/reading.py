@@ -1,0 +1,143 @@
+"""Reading one archive: every line is checked as it is read, and the file as a whole where it is asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from rollbook.adapters.archive.errors import ArchiveError, DamagedArchive
+from rollbook.adapters.archive.lines import FORMAT, End, Head, Malformed, first_check, unpack
+from rollbook.projections.ports import Snapshot, Stored
+
+LONGEST_LINE: Final = 4 << 20
+"""Bytes. A payload has at most 1 MiB; what cannot stand in JSON is a third longer, and notes come on top."""
+
+_heads = msgspec.json.Decoder(Head)
+_ends = msgspec.json.Decoder(End)
+
+
+class Line(msgspec.Struct, frozen=True, gc=False):
+    """One message, and what a log that is made from the archive holds of it."""
+
+    stored: Stored
+    restored: bytes
+
+
+class ArchiveFile:
+    """One file. `open` reads its head; nothing is kept open between two readings."""
+
+    def __init__(self, path: Path, head: Head) -> None:
+        self.path = path
+        self.head = head
+
+    @classmethod
+    def open(cls, path: Path, fleet: str | None = None) -> ArchiveFile:
+        """Read its first line. Raises `ArchiveError` for what is none, or another fleet's."""
+        with _lines(path) as lines:
+            head = _head(path, next(lines, b""))
+        if fleet is not None and head.fleet != fleet:
+            raise ArchiveError(f"{path} is an archive of fleet {head.fleet!r}, and this is {fleet!r}")
+        return cls(path, head)
+
+    @property
+    def base(self) -> Snapshot | None:
+        """The state before its first message, in the form of a snapshot; None for one that begins with the log."""
+        base = self.head.base
+        if base is None:
+            return None
+        return Snapshot(self.head.identity, base.schema, base.sequence, "", base.digest, base.body)
+
+    def messages(self) -> Generator[Line, None, End]:
+        """All of them, in order, and in the end the last line.
+
+        Raises `DamagedArchive` at the first line that is not as it was written.
+        """
+        with _lines(self.path) as lines:
+            number, sequence, check = 1, self.head.first - 1, first_check(next(lines, b""))
+            for line in lines:
+                number += 1
+                if line.startswith(b'{"rollbook":"end"'):
+                    end = self._ended(line, number, sequence, check)
+                    if next(lines, None) is not None:
+                        raise DamagedArchive(self.path, number + 1, "something stands after the end of the archive")
+                    return end
+                try:
+                    stored, restored, check = unpack(line, check, sequence + 1)
+                except Malformed as exc:
+                    raise DamagedArchive(self.path, number, str(exc)) from exc
+                sequence += 1
+                yield Line(stored, restored)
+            raise DamagedArchive(
+                self.path, number + 1, "the archive ends here without its last line: it was cut, or is not written yet"
+            )
+
+    def verify(self) -> End:
+        """Read all of it, and return its last line. Raises `DamagedArchive`."""
+        messages = self.messages()
+        while True:
+            try:
+                next(messages)
+            except StopIteration as over:
+                end: End = over.value
+                return end
+
+    def _ended(self, line: bytes, number: int, sequence: int, check: str) -> End:
+        try:
+            end = _ends.decode(line)
+        except msgspec.MsgspecError as exc:
+            raise DamagedArchive(self.path, number, f"its last line cannot be read ({exc})") from exc
+        if (end.last, self.head.last) != (sequence, sequence):
+            told = f"it ends at sequence {sequence}, and {max(end.last, self.head.last)} was written last"
+            raise DamagedArchive(self.path, number, f"{told}: lines are missing")
+        if end.check != check:
+            raise DamagedArchive(self.path, number, "its last line is not that of these messages")
+        return end
+
+
+def _head(path: Path, line: bytes) -> Head:
+    try:
+        head = _heads.decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
+        raise ArchiveError(
+            f"{path} is no archive: its first line is not the head that `rollbook export` writes"
+        ) from exc
+    if head.format != FORMAT:
+        raise ArchiveError(f"{path} is an archive of format {head.format}; this version reads {FORMAT}")
+    return head
+
+
+@contextlib.contextmanager
+def _lines(path: Path) -> Iterator[Iterator[bytes]]:
+    """The file's lines without their newlines. Damage to its compression is told with the line that it hits."""
+    import zstandard
+
+    try:
+        raw = path.open("rb")
+    except OSError as exc:
+        raise ArchiveError(f"{path} cannot be read: {exc.strerror}") from exc
+    with raw, zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True) as stream:
+        yield _split(path, io.BufferedReader(stream, 1 << 20))
+
+
+def _split(path: Path, reader: io.BufferedReader) -> Iterator[bytes]:
+    import zstandard
+
+    number = 0
+    while True:
+        number += 1
+        try:
+            line = reader.readline(LONGEST_LINE)
+        except zstandard.ZstdError as exc:
+            if number == 1:
+                raise ArchiveError(f"{path} is no archive: it is not compressed with zstandard") from exc
+            raise DamagedArchive(path, number, f"the file is damaged here or soon after ({exc})") from exc
+        if not line:
+            return
+        if not line.endswith(b"\n"):
+            raise DamagedArchive(path, number, "the line is cut")
+        yield line[:-1]

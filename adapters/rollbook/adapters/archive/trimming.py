@@ -1,0 +1,184 @@
+"""Moving the older part of a log into files, and letting the stream forget it.
+
+What the stream keeps of it: the last message of every subject, because whoever writes compares with its sequence, and
+of every worker also the last fact about its highest incarnation, because lives are numbered from it. From the cut on,
+nothing is missing; the cut is noted in the stream's metadata, so that readers begin there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from rollbook.adapters.archive.errors import ArchiveError
+from rollbook.adapters.archive.folder import SUFFIX, ArchivePast, file_name
+from rollbook.adapters.archive.reading import ArchiveFile
+from rollbook.adapters.archive.writing import Written, write
+from rollbook.adapters.jetstream.api import ARCHIVED_BEFORE, Refused, question
+from rollbook.adapters.jetstream.client import Client
+from rollbook.adapters.jetstream.log import JetStreamLog
+from rollbook.adapters.publisher.reader import incarnation_of
+from rollbook.events import Codec, Undecodable, stream_name
+from rollbook.projections.history.past import JoinedPast, LogPast
+from rollbook.projections.ports import LogUnavailable, SnapshotStore, Stored
+
+PURGES_IN_FLIGHT: Final = 16
+
+
+class Archived(msgspec.Struct, frozen=True):
+    """What was done."""
+
+    cut: int
+    """The first sequence that the log has whole."""
+    file: Written | None
+    """What was written; None if all of it was in files already."""
+    forgotten: int
+    """Messages that the stream let go of."""
+    kept: int
+    """Messages older than the cut that it still has."""
+
+
+class _Subject(msgspec.Struct):
+    last: int = 0
+    highest: int = 0
+    """Incarnation."""
+    highest_at: int = 0
+    """The last sequence about it."""
+
+
+async def archive(
+    client: Client, log: JetStreamLog, snapshots: SnapshotStore, fleet: str, folder: Path, *, keep: int, written: str
+) -> Archived:
+    """Move what is older than the `keep` newest snapshots into `folder`. `written` is the time, RFC 3339.
+
+    Nothing is forgotten before its file is on the disk and was read back whole. Raises `ArchiveError`,
+    `LogUnavailable`, `HistoryHole`.
+    """
+    live = LogPast(log, snapshots)
+    codec = Codec(fleet)
+    cut = await _cut(live, keep)
+    older = _open_folder(folder, fleet)
+    begin, _ = await live.ends()
+    _, archived = await older.ends()
+    if not older.files and begin > 1:
+        raise ArchiveError(
+            f"the log of fleet {fleet!r} begins at sequence {begin}, and {folder} does not hold what was archived or "
+            f"imported before. Name the folder that does, or put those files ({SUFFIX}) into it"
+        )
+    if older.files and begin > archived + 1:
+        raise ArchiveError(f"{folder} ends at sequence {archived}, and the log begins at {begin}: a file is missing")
+    made: Written | None = None
+    if archived < cut - 1:
+        past = JoinedPast(older, live) if older.files else live
+        span = (archived + 1, cut - 1)
+        identity = (await live.state()).identity
+        made = await write(past, codec, span, folder / file_name(fleet, *span), identity=identity, written=written)
+        ArchiveFile.open(Path(made.path), fleet).verify()
+    forgotten, kept = await _forget(client, log, codec, min(cut, max(archived, cut - 1) + 1))
+    return Archived(cut, made, forgotten, kept)
+
+
+def _open_folder(folder: Path, fleet: str) -> ArchivePast:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise ArchiveError(f"{folder} cannot be made: {exc.strerror}") from exc
+    return ArchivePast.open(folder, fleet)
+
+
+async def _cut(live: LogPast, keep: int) -> int:
+    """The sequence of the oldest snapshot that is kept; the log must go on confirming it."""
+    found = [snapshot.sequence async for snapshot in live.snapshots()]
+    if len(found) < keep:
+        raise ArchiveError(
+            f"{keep} snapshots are to be kept, and the log confirms only {len(found)}: nothing was archived. A "
+            "controller takes them; archive later, or keep fewer with --keep"
+        )
+    return found[keep - 1]
+
+
+async def _forget(client: Client, log: JetStreamLog, codec: Codec, cut: int) -> tuple[int, int]:
+    """Purge what is older than `cut` and not needed; how many messages went, and how many older ones are left."""
+    stream = stream_name(codec.fleet)
+    info = await _info(client, stream)
+    before: int = info["state"]["messages"]
+    await _note_cut(client, info, cut)
+    subjects = await _older(log, codec, cut)
+    limit = asyncio.Semaphore(PURGES_IN_FLIGHT)
+
+    async def purge(subject: str, keep_from: int) -> None:
+        async with limit:
+            body = {"filter": subject, "seq": keep_from}
+            try:
+                await question(client, f"STREAM.PURGE.{stream}", body, timeout=60.0)
+            except Refused as exc:
+                raise LogUnavailable(f"stream {stream} did not forget {subject}: {exc.description}") from exc
+
+    async with asyncio.TaskGroup() as tasks:
+        for subject, known in subjects.items():
+            tasks.create_task(purge(subject, await _keep_from(log, codec, subject, known, cut)))
+    state = (await _info(client, stream))["state"]
+    kept = state["messages"] - (state["last_seq"] - cut + 1)
+    added = state["last_seq"] - info["state"]["last_seq"]
+    return before + added - state["messages"], kept
+
+
+async def _info(client: Client, stream: str) -> dict[str, Any]:
+    try:
+        return dict(await question(client, f"STREAM.INFO.{stream}", timeout=10.0))
+    except Refused as exc:
+        raise LogUnavailable(f"stream {stream}: {exc.description}") from exc
+
+
+async def _note_cut(client: Client, info: Mapping[str, Any], cut: int) -> None:
+    """Before anything goes: from now on readers take the rest from the files."""
+    config = dict(info["config"])
+    metadata = dict(config.get("metadata") or {})
+    if int(metadata.get(ARCHIVED_BEFORE, 0)) >= cut:
+        return
+    metadata = {name: value for name, value in metadata.items() if not name.startswith("_nats.")}
+    config["metadata"] = metadata | {ARCHIVED_BEFORE: str(cut)}
+    try:
+        await question(client, f"STREAM.UPDATE.{config['name']}", config, timeout=10.0)
+    except Refused as exc:
+        raise LogUnavailable(f"stream {config['name']} cannot be noted as archived: {exc.description}") from exc
+
+
+async def _older(log: JetStreamLog, codec: Codec, cut: int) -> dict[str, _Subject]:
+    """What stands on each subject below `cut`, with what an earlier archiving has left there."""
+    found: dict[str, _Subject] = {}
+    async for batch in log.read(0):
+        for stored in batch:
+            if stored.sequence >= cut:
+                return found
+            known = found.setdefault(stored.subject, _Subject())
+            known.last = stored.sequence
+            incarnation = _incarnation(codec, stored)
+            if incarnation and incarnation >= known.highest:
+                known.highest, known.highest_at = incarnation, stored.sequence
+    return found
+
+
+async def _keep_from(log: JetStreamLog, codec: Codec, subject: str, known: _Subject, cut: int) -> int:
+    """The sequence from which on a subject's messages are kept."""
+    newest = await log.last(subject)
+    if newest is None:
+        return cut
+    keep_from = min(cut, newest.sequence)
+    if known.highest and (newest.sequence < cut or _incarnation(codec, newest) < known.highest):
+        keep_from = min(keep_from, known.highest_at)
+    return keep_from
+
+
+def _incarnation(codec: Codec, stored: Stored) -> int:
+    """The number of the life that a fact on a worker's subject is about; 0 on other subjects."""
+    if not stored.subject.startswith(f"rollbook.{codec.fleet}.worker."):
+        return 0
+    try:
+        return incarnation_of(codec.decode(stored.payload, subject=stored.subject, sequence=stored.sequence).fact)
+    except Undecodable:
+        return 0

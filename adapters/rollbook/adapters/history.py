@@ -1,0 +1,195 @@
+"""History for programs and notebooks: `async with open_history(url, fleet) as history`.
+
+Reads the fleet's log and, where one is named, the archive of what was moved out of it. Writes nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rollbook.adapters.bootstrap import Reader, open_reader
+from rollbook.adapters.jetstream.connection import Connection
+from rollbook.events import Codec, Recorded, Undecodable, type_of
+from rollbook.events.subjects import entity_of
+from rollbook.events.times import rfc3339
+from rollbook.projections.fold import State
+from rollbook.projections.history import difference, replay, story
+from rollbook.projections.history.difference import Difference
+from rollbook.projections.history.filters import Filter, places_of
+from rollbook.projections.history.moments import Moment, NoSuchMoment, parse_moment, sequence_of, state_at
+from rollbook.projections.history.narrative import Narrative
+from rollbook.projections.history.past import JoinedPast, LogPast, Past
+from rollbook.projections.history.recoveries import Recovery, recoveries
+from rollbook.projections.history.replay import Replayed
+from rollbook.projections.history.view import FleetThen, view
+from rollbook.projections.policy import Policy
+from rollbook.projections.ports import Stored
+
+When = int | str | datetime | Moment
+"""A sequence, a time with its zone, or as on the command line: `"4711"`, `"-15m"`, `"now"`, an RFC 3339 time."""
+
+
+class History:
+    """All that a fleet's log says of the past. Every method reads anew, and raises `LogUnavailable` if it cannot.
+
+    A moment that the log does not have raises `NoSuchMoment`, and what is gone from it `HistoryHole`.
+    """
+
+    def __init__(self, fleet: str, past: Past) -> None:
+        self.fleet = fleet
+        self.past = past
+        self.codec = Codec(fleet)
+
+    async def sequence(self, when: When) -> int:
+        """The last sequence at that moment."""
+        return await sequence_of(self.past, _moment(when))
+
+    async def stored_at(self, sequence: int) -> float | None:
+        """When it was stored, seconds since the epoch by the log's clock; None if it is not there."""
+        first, last = await self.past.ends()
+        if first <= sequence <= last:
+            async for batch in self.past.read(sequence, sequence):
+                return batch[0].stored_at
+        return None
+
+    async def state(self, when: When = "now") -> State:
+        """The fold at that moment: roster and ledger. A copy of the caller's own."""
+        return await state_at(self.past, self.codec, await self.sequence(when))
+
+    async def at(self, when: When = "now") -> FleetThen:
+        """The roster and every proxy's registrations as they were."""
+        state = await self.state(when)
+        stored_at = await self.stored_at(state.sequence)
+        return view(self.fleet, state, "" if stored_at is None else rfc3339(stored_at))
+
+    async def between(self, first: When, second: When) -> Difference:
+        """What changed between two moments, with the facts that did it."""
+        return await difference.between(self.past, self.codec, await self.sequence(first), await self.sequence(second))
+
+    async def explain(
+        self, worker: str, *, proxy: str | None = None, at: When = "now", policy: Policy | None = None
+    ) -> Narrative:
+        """The story of one worker up to a moment. Without a policy, the proxies are those that the log shows it at.
+
+        Raises `UnknownToTheLog`.
+        """
+        to = await self.sequence(at)
+        if policy is None:
+            policy = await story.policy_for(self.past, self.codec, worker, to)
+        return await story.explain(self.past, self.codec, policy, worker, proxy, to)
+
+    async def stored(
+        self, since: When | None = None, until: When = "now", wanted: Filter | None = None
+    ) -> AsyncGenerator[tuple[Stored, Recorded]]:
+        """Facts with their messages, in order, from `since` (the beginning by default); messages that are none are not.
+
+        `wanted` is asked of the server as far as subjects allow.
+        """
+        to = await self.sequence(until)
+        first, _ = await self.past.ends()
+        if since is not None:
+            moment = _moment(since)
+            first = moment.sequence if moment.sequence is not None else await self.past.first_at(moment.time or 0.0)
+        chosen = wanted or Filter()
+        if chosen.pool is not None or chosen.cell is not None:
+            places = places_of(await state_at(self.past, self.codec, to))
+            chosen = msgspec.structs.replace(chosen, places=places)
+        subjects = chosen.subjects(self.fleet)
+        if subjects is None:
+            return
+        async for batch in self.past.read(max(first, 1), to, subjects):
+            for one in batch:
+                try:
+                    recorded = self.codec.decode(one.payload, subject=one.subject, sequence=one.sequence)
+                except Undecodable:
+                    continue
+                if chosen.admits(recorded):
+                    yield one, recorded
+
+    async def facts(
+        self, since: When | None = None, until: When = "now", wanted: Filter | None = None
+    ) -> AsyncGenerator[Recorded]:
+        """The facts, in order. As `stored`, without the messages."""
+        async for _, recorded in self.stored(since, until, wanted):
+            yield recorded
+
+    async def rows(
+        self, since: When | None = None, until: When = "now", wanted: Filter | None = None
+    ) -> list[dict[str, Any]]:
+        """The facts as flat rows for a data frame.
+
+        Columns: `sequence`, `stored_at` (a datetime, UTC), `type`, `about`, `source`, `worker`, `proxy`,
+        `incarnation`, `evidence`, `reason`, `url`, `cause`; None where a fact has no such field.
+        """
+        return [_row(stored, recorded) async for stored, recorded in self.stored(since, until, wanted)]
+
+    async def recoveries(self, since: When | None = None, until: When = "now") -> list[Recovery]:
+        """Every time that a worker went down and was registered again, by proxy."""
+        first, _ = await self.past.ends()
+        begin = first if since is None else await self.sequence(since) + 1
+        return await recoveries(self.past, self.codec, begin, await self.sequence(until))
+
+    async def replay(self, until: When = "now", *, check: bool = True) -> Replayed:
+        """Fold anew and compare with every snapshot on the way."""
+        found, _ = await replay.replay(self.past, self.codec, await self.sequence(until), check=check)
+        return found
+
+
+@contextlib.asynccontextmanager
+async def open_history(
+    url: str | Connection, fleet: str, *, archive: str | Path | None = None
+) -> AsyncGenerator[History]:
+    """The history of `fleet`, from the NATS server at `url` and from `archive`: a folder of archives, or one file.
+
+    Raises `LogError` if the server cannot be reached or has no log of this fleet, `ArchiveError` for a bad archive.
+    """
+    connection = Connection(url=url) if isinstance(url, str) else url
+    async with open_reader(fleet, connection) as reader:
+        yield History(fleet, past_of(reader, fleet, archive))
+
+
+def past_of(reader: Reader, fleet: str, archive: str | Path | None) -> Past:
+    """What there is to read: the log, with the archive before it. Raises `ArchiveError`."""
+    live = LogPast(reader.log, reader.snapshots)
+    if archive is None:
+        return live
+    from rollbook.adapters.archive.folder import ArchivePast
+
+    return JoinedPast(ArchivePast.open(Path(archive), fleet), live)
+
+
+def _moment(when: When) -> Moment:
+    match when:
+        case int():
+            return Moment(sequence=when)
+        case str():
+            return parse_moment(when, time.time())
+        case datetime():
+            if when.tzinfo is None:
+                raise NoSuchMoment(f"{when} has no time zone: add one, such as tzinfo=datetime.UTC")
+            return Moment(time=when.timestamp())
+        case _:
+            return when
+
+
+def _row(stored: Stored, recorded: Recorded) -> dict[str, Any]:
+    fact = recorded.fact
+    columns = ("worker", "proxy", "incarnation", "evidence", "reason", "url", "cause")
+    return {
+        "sequence": stored.sequence,
+        "stored_at": datetime.fromtimestamp(stored.stored_at, tz=UTC),
+        "type": type_of(fact),
+        "about": entity_of(fact),
+        "source": recorded.source,
+        **{column: getattr(fact, column, None) for column in columns},
+    }
+
+
+__all__ = ["History", "open_history", "past_of"]

@@ -1,0 +1,389 @@
+"""Makes the story of one worker: why it was or was not routed.
+
+Told from the facts about one worker, read by their subjects, and the same fold and gates that the controller runs.
+Nothing is guessed: an outcome names its intent, an ignored fact is ignored by the fold, and what made a lane look again
+is the newest fact that changed something for this worker at this proxy.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from rollbook.events import (
+    Deregistered,
+    Deregistering,
+    DriftFound,
+    LeadershipTaken,
+    OperatorProxyFact,
+    OperatorWorkerFact,
+    ProxyFact,
+    ProxyReachable,
+    ProxyUnreachable,
+    Recorded,
+    Registering,
+    RegistrationFact,
+    RegistrationFailed,
+    RemovalWithheld,
+    WorkerFact,
+    type_of,
+)
+from rollbook.events.subjects import entity_of
+from rollbook.projections import gates
+from rollbook.projections.gates import Gate, Held
+from rollbook.projections.history.narrative import (
+    Event,
+    GateAnswer,
+    Life,
+    Narrative,
+    Passage,
+    StandsNow,
+    Step,
+    Verdict,
+)
+from rollbook.projections.ledger import Ledger
+from rollbook.projections.policy import Policy, ProxyPolicy
+from rollbook.projections.ports import Stored
+from rollbook.projections.roster import STALE, Roster
+from rollbook.projections.transitions import NOT_SEEN
+
+STANDING: Final = (
+    Gate.NOT_FORGOTTEN,
+    Gate.SELECTED,
+    Gate.ENTRYPOINT,
+    Gate.SERVING,
+    Gate.NOT_SUSPENDED,
+    Gate.CELL_COMPLETE,
+    Gate.NOT_CORDONED,
+    Gate.WEIGHTS_CURRENT,
+)
+"""The gates that the log alone answers, in the order in which they are asked."""
+
+
+def verdict(roster: Roster, policy: Policy, served: ProxyPolicy, worker: str) -> Verdict:
+    """Every gate that the log answers, up to the first that fails."""
+    held = gates.standing(roster, policy, served, worker)
+    if held is None and worker in roster.workers:
+        held = gates.weights(roster, roster.workers[worker])
+    if held is not None and roster.ended:
+        return Verdict(served.name, (GateAnswer(str(held.gate), passed=False, reason=held.reason),))
+    return Verdict(served.name, tuple(_answers(held)))
+
+
+def _answers(held: Held | None) -> list[GateAnswer]:
+    answers: list[GateAnswer] = []
+    for gate in STANDING:
+        if held is not None and gate is held.gate:
+            return [*answers, GateAnswer(str(gate), passed=False, reason=held.reason)]
+        answers.append(GateAnswer(str(gate), passed=True))
+    return answers
+
+
+class _Marks(msgspec.Struct, frozen=True):
+    """What the story compares before and after a fact."""
+
+    known: bool
+    incarnation: int = 0
+    phase: str = "absent"
+    suspected: str | None = None
+    suspended: str | None = None
+    cordoned: str | None = None
+    weights: int | None = None
+    place: str = ""
+
+
+class Teller:
+    """Takes the facts about one worker in order and makes its story of them.
+
+    `roster` is where the story begins: empty, or as it was before the first fact that can still be read.
+    """
+
+    def __init__(self, fleet: str, policy: Policy, worker: str, proxy: str | None, roster: Roster) -> None:
+        self._fleet = fleet
+        self._policy = policy
+        self._worker = worker
+        self._only = proxy
+        self._roster = roster
+        self._ledger = Ledger()
+        self._lives: list[tuple[int, list[Event]]] = []
+        self._ids: dict[str, int] = {}
+        self._times: dict[int, float] = {}
+        self._woke: dict[str, int] = {}
+        self._intents: dict[int, Passage] = {}
+        self._passages: list[Passage] = []
+        self._forgotten = 0
+        self._observed: dict[str, int] = {}
+        self._marks = self._look()
+        self._verdicts = self._judge()
+
+    @property
+    def heard(self) -> bool:
+        """Whether anything was said about the worker itself."""
+        return bool(self._lives) or self._worker in self._roster.workers
+
+    # -------------------------------------------------------------- taking facts
+
+    def take(self, stored: Stored, recorded: Recorded) -> None:
+        """The next fact."""
+        fact = recorded.fact
+        if isinstance(fact, ProxyFact):
+            self._proxy_fact(stored, recorded, fact)
+        else:
+            self._other_fact(stored, recorded)
+
+    def _other_fact(self, stored: Stored, recorded: Recorded) -> None:
+        fact = recorded.fact
+        mine = isinstance(fact, WorkerFact | OperatorWorkerFact) and fact.worker == self._worker
+        holds = self._holds()
+        change = self._roster.apply(recorded)
+        before, self._marks = self._marks, self._look()
+        effects = _effects(before, self._marks, self._roster, self._worker)
+        if isinstance(fact, OperatorProxyFact):
+            effects += self._held_effects(holds)
+        verdicts = self._judge()
+        changed = tuple(one for name, one in verdicts.items() if one != self._verdicts.get(name))
+        self._verdicts = verdicts
+        if mine or effects or changed:
+            superseded = self._superseded(recorded, change.ignored)
+            self._add(stored, recorded, effects, change.ignored, superseded, changed, None)
+            if change.ignored is None:
+                for name in self._verdicts if effects else (one.proxy for one in changed):
+                    self._woke[name] = stored.sequence
+        if mine:
+            self._ids.setdefault(recorded.id, stored.sequence)
+        if self._marks.known != before.known and not self._marks.known:
+            self._forgotten = stored.sequence
+
+    def _proxy_fact(self, stored: Stored, recorded: Recorded, fact: ProxyFact) -> None:
+        if self._only not in {None, fact.proxy}:
+            return
+        match fact:
+            case RegistrationFact() if fact.worker == self._worker:
+                self._ledger.apply(recorded)
+                self._add(stored, recorded, (), None, None, (), self._step(stored, fact))
+                self._woke[fact.proxy] = stored.sequence
+            case DriftFound() if self._worker in {*fact.missing, *fact.unexpected}:
+                lost = self._worker in fact.missing
+                told = "the proxy lost it" if lost else "the proxy lists it, and the log knew nothing of that"
+                self._add(stored, recorded, (told,), None, None, (), None)
+                self._woke[fact.proxy] = stored.sequence
+            case RemovalWithheld() if self._worker in fact.workers:
+                self._add(stored, recorded, ("its removal is withheld: it answered a probe",), None, None, (), None)
+            case ProxyReachable() | ProxyUnreachable() | LeadershipTaken() if self._serves(fact.proxy):
+                self._ledger.apply(recorded)
+                self._add(stored, recorded, (), None, None, (), None)
+                if not isinstance(fact, ProxyUnreachable):
+                    self._woke[fact.proxy] = stored.sequence
+            case _:
+                return
+
+    def _serves(self, proxy: str) -> bool:
+        """Whether what happens to a proxy is part of this story."""
+        return bool(self._lives) and (proxy in self._verdicts or proxy in self._woke)
+
+    def _add(
+        self,
+        stored: Stored,
+        recorded: Recorded,
+        effects: tuple[str, ...],
+        ignored: str | None,
+        superseded_by: int | None,
+        verdicts: tuple[Verdict, ...],
+        step: Step | None,
+    ) -> None:
+        event = Event(
+            stored.sequence,
+            stored.stored_at,
+            type_of(recorded.fact),
+            entity_of(recorded.fact) or "",
+            recorded.source,
+            recorded.fact,
+            effects,
+            ignored,
+            superseded_by,
+            verdicts,
+            step,
+        )
+        self._times[stored.sequence] = stored.stored_at
+        if not self._lives or self._lives[-1][0] != self._marks.incarnation:
+            self._lives.append((self._marks.incarnation, []))
+        self._lives[-1][1].append(event)
+
+    # -------------------------------------------------------------- cause and effect
+
+    def _step(self, stored: Stored, fact: RegistrationFact) -> Step:
+        proxy = fact.proxy
+        if isinstance(fact, Registering | Deregistering):
+            because = max(fact.cause, self._woke.get(proxy, 0))
+            to_decide = self._since(because, stored)
+            action: Literal["register", "deregister"] = "register" if isinstance(fact, Registering) else "deregister"
+            passage = Passage(
+                proxy=proxy,
+                incarnation=fact.incarnation,
+                action=action,
+                cause=fact.cause,
+                because=because,
+                decided=stored.sequence,
+                result="unanswered",
+                to_decide=to_decide,
+            )
+            self._intents[stored.sequence] = passage
+            self._passages.append(passage)
+            return Step(fact.cause, because, to_decide)
+        intent = self._intents.get(fact.cause)
+        if intent is None:
+            self._passages.append(
+                Passage(
+                    proxy=proxy,
+                    incarnation=fact.incarnation,
+                    action="deregister" if isinstance(fact, Deregistered) else "register",
+                    cause=fact.cause,
+                    because=fact.cause,
+                    answered=stored.sequence,
+                    result="read back",
+                )
+            )
+            return Step(fact.cause, fact.cause, None)
+        seconds = self._since(fact.cause, stored)
+        self._passages[self._passages.index(intent)] = msgspec.structs.replace(
+            intent,
+            answered=stored.sequence,
+            result="failed" if isinstance(fact, RegistrationFailed) else "confirmed",
+            to_answer=seconds,
+            in_all=self._since(intent.cause, stored),
+        )
+        del self._intents[fact.cause]
+        return Step(fact.cause, fact.cause, seconds)
+
+    def _since(self, sequence: int, stored: Stored) -> float | None:
+        before = self._times.get(sequence)
+        return None if before is None else max(0.0, stored.stored_at - before)
+
+    def _superseded(self, recorded: Recorded, ignored: str | None) -> int | None:
+        """What an ignored fact came too late for."""
+        if ignored is None:
+            return None
+        if recorded.id in self._ids:
+            return self._ids[recorded.id]
+        worker = self._roster.workers.get(self._worker)
+        if worker is None:
+            return self._forgotten or None
+        if ignored == STALE:
+            return worker.began
+        return worker.ended if ignored == NOT_SEEN else worker.since_sequence
+
+    # -------------------------------------------------------------- looking
+
+    def _look(self) -> _Marks:
+        worker = self._roster.workers.get(self._worker)
+        cordon = self._roster.cordons.get(self._worker)
+        cordoned = None if cordon is None else f"{cordon.by}: {cordon.why}"
+        if worker is None:
+            return _Marks(known=False, cordoned=cordoned)
+        return _Marks(
+            known=True,
+            incarnation=worker.incarnation,
+            phase=str(worker.phase),
+            suspected=worker.suspicion,
+            suspended=None if worker.suspension is None else worker.suspension.reason or "no reason given",
+            cordoned=cordoned,
+            weights=worker.weights,
+            place="" if worker.pool is None else f"{worker.pool}/{worker.cell}/{worker.rank}",
+        )
+
+    def _judge(self) -> dict[str, Verdict]:
+        """By proxy; those that do not serve its pool are no part of the story, unless one is asked for."""
+        found: dict[str, Verdict] = {}
+        for name, served in self._policy.proxies.items():
+            if self._only not in {None, name}:
+                continue
+            one = verdict(self._roster, self._policy, served, self._worker)
+            gate = None if one.failed is None else one.failed.gate
+            unknown = gate == Gate.NOT_FORGOTTEN and self._worker not in self._roster.tombstones
+            if self._only == name or (gate != Gate.SELECTED and not unknown):
+                found[name] = one
+        return found
+
+    def _holds(self) -> dict[str, str | None]:
+        return {name: self._holding(name) for name in self._policy.proxies}
+
+    def _holding(self, proxy: str) -> str | None:
+        decision = self._roster.holding(proxy)
+        return None if decision is None else f"held by {decision.by}: {decision.why}"
+
+    def _held_effects(self, before: dict[str, str | None]) -> tuple[str, ...]:
+        return tuple(
+            f"{name} is {now}" if now is not None else f"{name} is released"
+            for name, now in self._holds().items()
+            if now != before[name] and name in self._verdicts
+        )
+
+    # -------------------------------------------------------------- the story
+
+    def tell(self, sequence: int, notes: tuple[str, ...] = ()) -> Narrative:
+        """All of it, up to `sequence`."""
+        slowest = max(
+            (
+                event.step.seconds
+                for _, events in self._lives
+                for event in events
+                if event.step is not None and event.step.seconds is not None
+            ),
+            default=None,
+        )
+        lives = tuple(
+            Life(incarnation, tuple(_marked(event, slowest) for event in events)) for incarnation, events in self._lives
+        )
+        now = tuple(self._stands(one) for one in self._verdicts.values())
+        return Narrative(
+            self._fleet,
+            self._worker,
+            sequence,
+            self._marks.phase,
+            self._marks.incarnation,
+            lives,
+            tuple(self._passages),
+            now,
+            notes,
+        )
+
+    def _stands(self, one: Verdict) -> StandsNow:
+        lives = self._ledger.look(one.proxy).registrations.get(self._worker, {})
+        last = lives.get(self._marks.incarnation)
+        held = self._holding(one.proxy)
+        if last is None:
+            return StandsNow(one, None, None, "", 0, held)
+        return StandsNow(one, str(last.told), last.url, last.reason, last.sequence, held)
+
+
+def _marked(event: Event, slowest: float | None) -> Event:
+    """Every step that took as long as the slowest, which is one, or several that took the same."""
+    step = event.step
+    if step is None or slowest is None or slowest <= 0 or step.seconds != slowest:
+        return event
+    return msgspec.structs.replace(event, step=msgspec.structs.replace(step, slowest=True))
+
+
+def _effects(before: _Marks, after: _Marks, roster: Roster, worker: str) -> tuple[str, ...]:
+    effects: list[str] = []
+    if after.known and before.incarnation != after.incarnation:
+        effects.append(f"life {after.incarnation} begins")
+        before = _Marks(known=True, cordoned=before.cordoned, place=before.place)
+    if before.known and not after.known:
+        effects.append("struck off the roster")
+    elif before.phase != after.phase:
+        record = roster.workers[worker]
+        why = ": ".join(part for part in (record.evidence, record.reason) if part) if after.phase != "serving" else ""
+        effects.append(f"{before.phase} → {after.phase}" + (f" ({why})" if why else ""))
+    if before.suspected != after.suspected:
+        effects.append("suspicion over" if after.suspected is None else f"suspected: {after.suspected}")
+    if before.suspended != after.suspended:
+        effects.append("awake" if after.suspended is None else f"suspended: {after.suspended}")
+    if before.cordoned != after.cordoned:
+        effects.append("cordon lifted" if after.cordoned is None else f"cordoned by {after.cordoned}")
+    if before.weights != after.weights and after.weights is not None:
+        effects.append(f"holds weights {after.weights}")
+    if before.known and after.known and before.place not in {"", after.place}:
+        effects.append(f"moved from {before.place} to {after.place}")
+    return tuple(effects)

@@ -1,0 +1,361 @@
+"""History on a real server: read by subjects, exported, imported, archived, and still the same [I5]."""
+
+import asyncio
+import contextlib
+
+import pytest
+from support.histories import a_history
+from support.nats import DEADLINE
+
+from rollbook.adapters.archive import importing, trimming
+from rollbook.adapters.archive.errors import ArchiveError
+from rollbook.adapters.archive.folder import ArchivePast
+from rollbook.adapters.archive.importing import import_files
+from rollbook.adapters.archive.trimming import archive
+from rollbook.adapters.archive.writing import write
+from rollbook.adapters.cli.reading import read_in_order
+from rollbook.adapters.clock import SystemClock
+from rollbook.adapters.history import open_history
+from rollbook.adapters.ids import UuidV7
+from rollbook.adapters.jetstream.connection import Connection, connect
+from rollbook.adapters.jetstream.log import JetStreamLog
+from rollbook.adapters.jetstream.provision import provision
+from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
+from rollbook.adapters.publisher import Publisher
+from rollbook.events import Codec, WorkerDown, WorkerUp, worker_subject
+from rollbook.projections.catchup import newest_state, state_now
+from rollbook.projections.fold import message_id
+from rollbook.projections.history.filters import Filter
+from rollbook.projections.history.moments import state_at
+from rollbook.projections.history.past import JoinedPast, LogPast
+from rollbook.projections.history.replay import replay
+
+pytestmark = pytest.mark.integration
+
+WHEN = "2026-11-30T02:40:28.000Z"
+_ids = UuidV7()
+
+
+class Fleet:
+    """A fleet's log on a server, with what a test writes to it."""
+
+    def __init__(self, client, name):
+        self.client = client
+        self.name = name
+        self.codec = Codec(name)
+        self.log = JetStreamLog(client, name, timeout=DEADLINE)
+        self.snapshots = JetStreamSnapshots(client, name, timeout=DEADLINE)
+        self.past = LogPast(self.log, self.snapshots)
+
+    async def say(self, *facts):
+        drafts = [self.codec.draft(fact, id=_ids.new(), time=WHEN, publisher="test") for fact in facts]
+        return (await self.log.append(drafts))[-1]
+
+    async def garbage(self, worker, payload=b"\xff\x00\n"):
+        await self.client.ask(worker_subject(self.name, worker), payload, timeout=DEADLINE)
+
+    async def keep(self, *sequences):
+        for sequence in sequences:
+            state = await state_at(self.past, self.codec, sequence)
+            stored = await self.log.get(sequence)
+            await self.snapshots.save(state.snapshot((await self.log.state()).identity, message_id(stored)))
+
+    async def digest(self, past=None, at=None):
+        past = past or self.past
+        return (await state_at(past, self.codec, at or (await past.ends())[1])).digest()
+
+    async def messages(self, past=None):
+        past = past or self.past
+        first, last = await past.ends()
+        return [stored async for batch in past.read(first, last) for stored in batch]
+
+    async def export(self, path, first=1):
+        last = (await self.past.ends())[1]
+        return await write(self.past, self.codec, (first, last), path, identity="x", written=WHEN)
+
+
+def same(some, others):
+    """The same messages; files keep microseconds of the times."""
+    bare, bare_too = ([(one.sequence, one.subject, one.payload) for one in all_of] for all_of in (some, others))
+    close = all(abs(a.stored_at - b.stored_at) < 1e-5 for a, b in zip(some, others, strict=True))
+    return bare == bare_too and close
+
+
+@contextlib.asynccontextmanager
+async def opened(url, name):
+    client = await connect(Connection(url=url), name="tests", timeout=DEADLINE)
+    try:
+        yield Fleet(client, name)
+    finally:
+        await client.close()
+
+
+@pytest.fixture
+async def fleet_log(nats_server, fleet):
+    """Some 3000 messages, a few of them no facts."""
+    async with opened(nats_server.url, fleet) as opened_fleet:
+        await provision(opened_fleet.client, fleet, timeout=DEADLINE)
+        facts = [fact for seed in range(10) for fact in a_history(seed)]
+        for begin in range(0, len(facts), 500):
+            await opened_fleet.say(*facts[begin : begin + 500])
+        await opened_fleet.garbage("w")
+        await opened_fleet.say(*a_history(11, 20))
+        yield opened_fleet
+
+
+# ---------------------------------------------------------------- reading
+
+
+async def test_what_is_asked_for_is_all_that_is_read_and_none_of_it_is_missing(fleet_log):
+    everything = await fleet_log.messages()
+    assert [stored.sequence for stored in everything] == list(range(1, 3022))
+    for wanted in (Filter(worker="rollout-0-0"), Filter(proxy="a"), Filter(operator="ann"), Filter(pool="reward")):
+        subjects = wanted.subjects(fleet_log.name)
+        read = [stored async for batch in fleet_log.past.read(101, 2900, subjects) for stored in batch]
+        assert 0 < len(read) < 2800
+        assert _wanted(fleet_log, wanted, read) == _wanted(fleet_log, wanted, everything[100:2900])
+
+
+def _wanted(fleet_log, wanted, messages):
+    found = []
+    for stored in messages:
+        with contextlib.suppress(Exception):
+            recorded = fleet_log.codec.decode(stored.payload, subject=stored.subject, sequence=stored.sequence)
+            if wanted.admits(recorded):
+                found.append(stored)
+    return found
+
+
+async def test_reading_ends_also_where_nothing_stands_on_the_subjects(fleet_log):
+    async with asyncio.timeout(DEADLINE):
+        nobody = [worker_subject(fleet_log.name, "nobody")]
+        assert [batch async for batch in fleet_log.past.read(1, 3021, nobody)] == []
+        last = await fleet_log.say(WorkerUp(worker="late", incarnation=1))
+        late = [worker_subject(fleet_log.name, "late")]
+        assert [batch async for batch in fleet_log.past.read(1, last - 1, late)] == []
+
+
+async def test_following_with_a_filter_sees_what_comes(fleet_log):
+    subjects = Filter(worker="late").subjects(fleet_log.name)
+    async with (
+        asyncio.timeout(DEADLINE),
+        contextlib.aclosing(read_in_order(fleet_log.log, 3021, None, [subjects[0]])) as messages,
+    ):
+        waiting = asyncio.create_task(anext(messages))
+        await fleet_log.say(WorkerUp(worker="other", incarnation=1), WorkerUp(worker="late", incarnation=1))
+        assert (await waiting).sequence == 3023
+
+
+async def test_the_library_tells_all_of_it(fleet_log, nats_server):
+    async with open_history(nats_server.url, fleet_log.name) as history:
+        then = await history.at(500)
+        assert then.sequence == 500
+        assert then.time
+        assert (await history.between(500, 500)).differs is False
+        assert (await history.between(500, "now")).differs
+        state = await history.state(2000)
+        for worker in state.roster.workers.values():
+            assert (await history.explain(worker.name, at=2000)).phase == worker.phase
+        facts = [
+            recorded async for recorded in history.facts(wanted=Filter(worker="rollout-0-0"), since=100, until=200)
+        ]
+        assert facts
+        assert all(100 <= recorded.sequence <= 200 for recorded in facts)
+        rows = await history.rows(since=1, until=50)
+        assert [row["sequence"] for row in rows] == list(range(1, 51))
+        assert rows[0]["stored_at"].tzinfo is not None
+        assert (await history.replay()).digest == await fleet_log.digest()
+        await history.recoveries()
+
+
+# ---------------------------------------------------------------- export and import
+
+
+async def test_a_log_made_from_an_export_folds_to_the_same_digest(fleet_log, start_nats, tmp_path):
+    written = await fleet_log.export(tmp_path / "run.jsonl.zst")
+    files = ArchivePast.open(tmp_path / "run.jsonl.zst", fleet_log.name).files
+    async with opened(start_nats().url, fleet_log.name) as other:
+        imported = await import_files(other.client, other.name, files, timeout=DEADLINE)
+        assert (imported.first, imported.last, imported.already) == (1, 3021, 0)
+        found, _ = await replay(other.past, other.codec, 3021)
+        assert found.digest == imported.digest == written.digest == await fleet_log.digest()
+        before, after = await fleet_log.messages(), await other.messages()
+        assert [(one.sequence, one.subject) for one in after] == [(one.sequence, one.subject) for one in before]
+        assert all(
+            abs(a.stored_at - b.stored_at) < 1e-5 for a, b in zip(before, after, strict=True) if a.sequence != 3001
+        )
+        assert [_id(other, one) for one in after] == [_id(fleet_log, one) for one in before]
+        with pytest.raises(ArchiveError, match="there already"):
+            await other.export(tmp_path / "run.jsonl.zst")
+        await other.export(tmp_path / "again.jsonl.zst")
+        again = ArchivePast.open(tmp_path / "again.jsonl.zst", other.name)
+        assert await other.digest(again) == imported.digest
+
+
+def _id(fleet_log, stored):
+    try:
+        return fleet_log.codec.decode(stored.payload, subject=stored.subject, sequence=stored.sequence).id
+    except Exception:  # noqa: BLE001 - what is no fact has no id
+        return None
+
+
+async def test_an_import_that_was_broken_off_goes_on(fleet_log, start_nats, tmp_path, monkeypatch):
+    written = await fleet_log.export(tmp_path / "run.jsonl.zst")
+    files = ArchivePast.open(tmp_path / "run.jsonl.zst", fleet_log.name).files
+    store, batches = importing._store, []
+
+    async def broken(client, stream, batch, expected, timeout):
+        batches.append(batch)
+        if len(batches) == 3:
+            raise ConnectionResetError("the cable was pulled")
+        await store(client, stream, batch, expected, timeout)
+
+    async with opened(start_nats().url, fleet_log.name) as other:
+        monkeypatch.setattr(importing, "_store", broken)
+        with pytest.raises(ConnectionResetError):
+            await import_files(other.client, other.name, files, timeout=DEADLINE)
+        assert (await other.log.state()).last_sequence == 2000
+        monkeypatch.setattr(importing, "_store", store)
+        imported = await import_files(other.client, other.name, files, timeout=DEADLINE)
+        assert imported.already == 2000
+        assert await other.digest() == written.digest
+
+
+async def test_a_fleet_that_has_a_log_is_not_imported_into(fleet_log, tmp_path):
+    await fleet_log.export(tmp_path / "run.jsonl.zst")
+    await fleet_log.say(WorkerUp(worker="late", incarnation=1))
+    files = ArchivePast.open(tmp_path / "run.jsonl.zst", fleet_log.name).files
+    with pytest.raises(ArchiveError, match="holds 3022 messages"):
+        await import_files(fleet_log.client, fleet_log.name, files, timeout=DEADLINE)
+    assert (await fleet_log.log.state()).last_sequence == 3022
+
+
+async def test_nothing_is_written_of_a_damaged_archive(fleet_log, start_nats, tmp_path):
+    await fleet_log.export(tmp_path / "run.jsonl.zst")
+    path = tmp_path / "run.jsonl.zst"
+    path.write_bytes(path.read_bytes()[:-100])
+    async with opened(start_nats().url, fleet_log.name) as other:
+        with pytest.raises(ArchiveError):
+            await import_files(other.client, other.name, ArchivePast.open(path).files, timeout=DEADLINE)
+        with pytest.raises(Exception, match="not found"):
+            await other.log.state()
+
+
+async def test_a_part_that_was_imported_is_a_log_that_a_controller_can_start_from(fleet_log, start_nats, tmp_path):
+    await fleet_log.export(tmp_path / "part.jsonl.zst", 2500)
+    files = ArchivePast.open(tmp_path / "part.jsonl.zst", fleet_log.name).files
+    async with opened(start_nats().url, fleet_log.name) as other:
+        await import_files(other.client, other.name, files, timeout=DEADLINE)
+        state = await other.log.state()
+        assert (state.first_sequence, state.last_sequence) == (2500, 3021)
+        now = await state_now(other.log, other.snapshots, other.codec, SystemClock())
+        assert now.digest() == await fleet_log.digest()
+
+
+async def test_a_fact_that_the_log_has_twice_is_imported_twice(nats_server, fleet, start_nats, tmp_path):
+    async with opened(nats_server.url, fleet) as log, opened(start_nats().url, fleet) as other:
+        await provision(log.client, fleet, timeout=DEADLINE)
+        await log.say(WorkerUp(worker="a", incarnation=1), WorkerDown(worker="a", incarnation=1, evidence="exited"))
+        first = await log.log.get(1)
+        await log.client.ask(first.subject, first.payload, timeout=DEADLINE)  # without its id for the server
+        written = await log.export(tmp_path / "run.jsonl.zst")
+        files = ArchivePast.open(tmp_path / "run.jsonl.zst", fleet).files
+        await import_files(other.client, fleet, files, timeout=DEADLINE)
+        assert (await other.log.state()).last_sequence == 3
+        assert await other.digest() == written.digest
+
+
+# ---------------------------------------------------------------- archive
+
+
+async def test_what_is_archived_is_forgotten_by_the_server_and_still_read(fleet_log, tmp_path):
+    whole = await fleet_log.messages()
+    digests = {n: await fleet_log.digest(at=n) for n in (1, 700, 1500, 2500, 3021)}
+    await fleet_log.keep(1500, 2500)
+    done = await _archive(fleet_log, tmp_path)
+    assert (done.cut, done.file.first, done.file.last) == (1500, 1, 1499)
+    assert done.forgotten + done.kept == 1499
+    assert done.kept < 40, "the last message of each subject, and what lives are numbered from"
+    assert (await fleet_log.log.state()).first_sequence == 1500
+    joined = JoinedPast(ArchivePast.open(tmp_path, fleet_log.name), fleet_log.past)
+    assert same(await fleet_log.messages(joined), whole)
+    assert {n: await fleet_log.digest(joined, at=n) for n in digests} == digests
+    found, _ = await replay(joined, fleet_log.codec, 3021)
+    assert found.agrees
+    assert [check.sequence for check in found.checks] == [1500, 2500]
+
+    await fleet_log.keep(3000)
+    again = await _archive(fleet_log, tmp_path)
+    assert (again.cut, again.file.first, again.file.last) == (2500, 1500, 2499)
+    joined = JoinedPast(ArchivePast.open(tmp_path, fleet_log.name), fleet_log.past)
+    assert same(await fleet_log.messages(joined), whole)
+    nothing = await _archive(fleet_log, tmp_path)
+    assert (nothing.file, nothing.forgotten) == (None, 0)
+
+
+async def _archive(fleet_log, folder, keep=2):
+    return await archive(
+        fleet_log.client, fleet_log.log, fleet_log.snapshots, fleet_log.name, folder, keep=keep, written=WHEN
+    )
+
+
+async def test_a_controller_starts_and_a_publisher_numbers_as_if_nothing_were_gone(fleet_log, nats_server, tmp_path):
+    await fleet_log.say(WorkerUp(worker="quiet", incarnation=7))  # its highest life
+    await fleet_log.say(WorkerDown(worker="quiet", incarnation=3, evidence="timeout"))  # a late word on an earlier one
+    await fleet_log.say(*a_history(12, 50))
+    await fleet_log.keep(3060, 3070)
+    lasts = {subject: await fleet_log.log.last(subject) for subject in await _subjects(fleet_log)}
+    before = await fleet_log.digest()
+    await _archive(fleet_log, tmp_path)
+
+    assert (await state_now(fleet_log.log, fleet_log.snapshots, fleet_log.codec, SystemClock())).digest() == before
+    assert (await newest_state(fleet_log.log, fleet_log.snapshots)).sequence == 3070
+    assert {subject: await fleet_log.log.last(subject) for subject in lasts} == lasts, "whoever writes compares with it"
+    publisher = Publisher(fleet_log.name, Connection(url=nats_server.url))
+    try:
+        life = publisher.worker("quiet")
+        await asyncio.to_thread(life.up().result, DEADLINE)
+        assert life.incarnation == 8
+    finally:
+        await asyncio.to_thread(publisher.close, DEADLINE)
+
+
+async def _subjects(fleet_log):
+    return {stored.subject for stored in await fleet_log.messages()}
+
+
+async def test_an_archiving_that_died_after_its_file_is_finished_by_the_next(fleet_log, tmp_path, monkeypatch):
+    whole = await fleet_log.messages()
+    await fleet_log.keep(1500, 2500)
+
+    async def dies(*_):
+        raise ConnectionResetError("killed")
+
+    forget = trimming._forget
+    monkeypatch.setattr(trimming, "_forget", dies)
+    with pytest.raises(ConnectionResetError):
+        await _archive(fleet_log, tmp_path)
+    assert (await fleet_log.log.state()).first_sequence == 1
+    monkeypatch.setattr(trimming, "_forget", forget)
+    done = await _archive(fleet_log, tmp_path)
+    assert done.file is None
+    assert done.forgotten > 1400
+    joined = JoinedPast(ArchivePast.open(tmp_path, fleet_log.name), fleet_log.past)
+    assert same(await fleet_log.messages(joined), whole)
+
+
+async def test_nothing_is_archived_without_enough_snapshots_or_the_files_before(fleet_log, tmp_path):
+    await fleet_log.keep(1500)
+    with pytest.raises(ArchiveError, match="confirms only 1"):
+        await _archive(fleet_log, tmp_path / "a")
+    await _archive(fleet_log, tmp_path / "a", keep=1)
+    await fleet_log.keep(2000)
+    with pytest.raises(ArchiveError, match="begins at sequence 1500"):
+        await _archive(fleet_log, tmp_path / "b", keep=1)
+
+
+async def test_provisioning_again_keeps_the_cut(fleet_log, tmp_path):
+    await fleet_log.keep(1500)
+    await _archive(fleet_log, tmp_path, keep=1)
+    await provision(fleet_log.client, fleet_log.name, timeout=DEADLINE)
+    assert (await fleet_log.log.state()).first_sequence == 1500

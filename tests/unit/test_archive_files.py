@@ -1,0 +1,228 @@
+"""An archive gives back exactly what was written, or names the line that is not as it was."""
+
+import pytest
+import zstandard
+from support.core import CODEC, FLEET
+from support.histories import a_history
+from support.past import Told, told
+
+from rollbook.adapters.archive.errors import ArchiveError, DamagedArchive
+from rollbook.adapters.archive.folder import ArchivePast, file_name
+from rollbook.adapters.archive.importing import check_files
+from rollbook.adapters.archive.reading import ArchiveFile
+from rollbook.adapters.archive.writing import write
+from rollbook.events import WorkerUp
+from rollbook.projections.history.moments import state_at
+from rollbook.projections.history.past import JoinedPast
+from rollbook.projections.history.replay import replay
+from rollbook.projections.ports import HistoryHole
+
+WHEN = "2026-11-30T02:40:28.000Z"
+
+
+def lines(path):
+    return zstandard.ZstdDecompressor().stream_reader(path.read_bytes()).read().splitlines(keepends=True)
+
+
+def rewrite(path, changed):
+    path.write_bytes(zstandard.ZstdCompressor().compress(b"".join(changed)))
+
+
+async def a_past(length=40):
+    past = await told(a_history(5, length))
+    await past.garbage(f"rollbook.{FLEET}.worker.w", b"\xff\x00\n")
+    await past.garbage(f"rollbook.{FLEET}.fleet", b'{"json":1}')
+    await past.garbage(f"rollbook.{FLEET}.fleet", b"{}")
+    await past.garbage(f"rollbook.{FLEET}.fleet", b"")
+    return past
+
+
+async def save(past, path, first=1, last=None):
+    return await write(past, CODEC, (first, last or len(past.log.messages)), path, identity="log", written=WHEN)
+
+
+@pytest.fixture
+async def archive(tmp_path):
+    past = await a_past()
+    path = tmp_path / "run.jsonl.zst"
+    await save(past, path)
+    return past, path
+
+
+async def everything(past, first=1, last=44):
+    return [stored async for batch in past.read(first, last) for stored in batch]
+
+
+async def test_every_byte_comes_back(archive):
+    past, path = archive
+    read = ArchivePast.open(path, FLEET)
+    assert await everything(read) == await everything(past)
+    assert await read.ends() == (1, 44)
+    assert (await replay(read, CODEC, 44))[0].digest == (await replay(past, CODEC, 44))[0].digest
+    assert await everything(read, 7, 9) == past.log.messages[6:9]
+    assert ArchiveFile.open(path).verify().digest == check_files(read.files, CODEC).digest()
+
+
+async def test_a_part_holds_the_state_before_it(tmp_path):
+    past = await a_past()
+    await save(past, tmp_path / "part.jsonl.zst", 20, 30)
+    read = ArchivePast.open(tmp_path / "part.jsonl.zst", FLEET)
+    assert (await state_at(read, CODEC, 25)).digest() == (await state_at(past, CODEC, 25)).digest()
+    assert (await state_at(read, CODEC, 19)).digest() == (await state_at(past, CODEC, 19)).digest()
+    with pytest.raises(HistoryHole):
+        await state_at(read, CODEC, 18)
+    with pytest.raises(HistoryHole):
+        await everything(read, 25, 31)
+
+
+async def test_a_folder_and_the_log_read_as_one(tmp_path):
+    past = await a_past()
+    whole = await everything(past)
+    for first, last in ((1, 10), (11, 25)):
+        await save(past, tmp_path / file_name(FLEET, first, last), first, last)
+    (tmp_path / "notes.txt").write_text("nothing to do with it")
+    joined = JoinedPast(ArchivePast.open(tmp_path, FLEET), past)
+    states = {n: (await state_at(past, CODEC, n)).digest() for n in range(0, 45, 4)}
+    times = {stored.sequence: stored.stored_at for stored in whole}
+    await past.keep(26, 40)
+    past.log.lose_head(24)  # what both have is read from the log
+    assert await joined.ends() == (1, 44)
+    assert await everything(joined) == whole
+    assert {n: (await state_at(joined, CODEC, n)).digest() for n in states} == states
+    assert [await joined.first_at(times[n] - 0.5) for n in (1, 10, 11, 24, 25, 44)] == [1, 10, 11, 24, 25, 44]
+    assert await joined.first_at(times[44] + 1) == 45
+    some = [f"rollbook.{FLEET}.fleet", f"rollbook.{FLEET}.worker.*"]
+    found = [one async for batch in joined.read(5, 44, some) for one in batch]
+    assert found == [one for one in whole[4:] if one.subject.split(".")[2] in {"fleet", "worker"}]
+
+
+async def test_files_that_do_not_follow_on_each_other_are_refused(tmp_path):
+    past = await a_past()
+    await save(past, tmp_path / file_name(FLEET, 1, 10), 1, 10)
+    await save(past, tmp_path / file_name(FLEET, 12, 20), 12, 20)
+    with pytest.raises(ArchiveError, match="begins at sequence 12, and the file before it ends at 10"):
+        ArchivePast.open(tmp_path, FLEET)
+
+
+async def test_a_log_made_from_an_archive_gives_the_same_archive_again(tmp_path):
+    past = await a_past()
+    await save(past, tmp_path / "one.jsonl.zst")
+    again = Told()
+    for line in ArchiveFile.open(tmp_path / "one.jsonl.zst").messages():
+        await again.garbage(line.stored.subject, line.restored)
+    again.log._messages = [  # stored much later, of course
+        type(one)(one.sequence, one.subject, one.payload, 9e8) for one in again.log.messages
+    ]
+    await save(again, tmp_path / "two.jsonl.zst")
+    one, two = (list(ArchiveFile.open(tmp_path / f"{name}.jsonl.zst").messages()) for name in ("one", "two"))
+    assert [line.restored for line in one[:40]] == [line.restored for line in two[:40]]
+    assert (await state_at(again, CODEC, 44)).digest() == (await state_at(past, CODEC, 44)).digest()
+    assert [s.stored_at async for b in again.read(1, 40) for s in b] == [s.stored_at for s in past.log.messages[:40]]
+
+
+# ---------------------------------------------------------------- damage
+
+
+DAMAGE = {
+    "line changed": lambda them: [*them[:20], them[20].replace(b"2026-01-01", b"2026-01-02"), *them[21:]],
+    "line doubled": lambda them: [*them[:21], *them[20:]],
+    "line left out": lambda them: [*them[:20], *them[21:]],
+    "lines swapped": lambda them: [*them[:20], them[21], them[20], *them[22:]],
+    "line cut": lambda them: [*them[:20], them[20][:50] + b"\n", *them[21:]],
+    "line of another file": lambda them: [*them[:20], b'{"something":"else"}\n', *them[21:]],
+    "head changed": lambda them: [them[0].replace(b'"log"', b'"gol"'), *them[1:]],
+    "end left out": lambda them: them[:-1],
+    "end moved forward": lambda them: [*them[:20], them[-1]],
+    "something after the end": lambda them: [*them, b"{}\n"],
+    "last line cut": lambda them: [*them[:-1], them[-1][:-1]],
+}
+
+
+@pytest.mark.parametrize(
+    ("how", "line", "problem"),
+    [
+        ("line changed", 21, "was changed after it was written"),
+        ("line doubled", 22, "stands there again, where 21 belongs"),
+        ("line left out", 21, "sequence 21 stands where 20 belongs"),
+        ("lines swapped", 21, "sequence 21 stands where 20 belongs"),
+        ("line cut", 21, "does not say which message|no message of an archive|changed"),
+        ("line of another file", 21, "no message of an archive"),
+        ("head changed", 2, "was changed after it was written"),
+        ("end left out", 46, "without its last line"),
+        ("end moved forward", 21, "lines are missing"),
+        ("something after the end", 47, "after the end"),
+        ("last line cut", 46, "the line is cut"),
+    ],
+)
+async def test_damage_is_found_with_its_line(archive, how, line, problem):
+    _, path = archive
+    rewrite(path, DAMAGE[how](lines(path)))
+    with pytest.raises(DamagedArchive, match=problem) as caught:
+        check_files([ArchiveFile.open(path)], CODEC)
+    assert caught.value.line == line
+    assert f"line {line}" in str(caught.value)
+
+
+async def test_a_file_that_was_cut_anywhere_is_found(archive):
+    _, path = archive
+    whole = path.read_bytes()
+    for length in range(1, len(whole), 97):
+        path.write_bytes(whole[:length])
+        with pytest.raises(ArchiveError):
+            check_files([ArchiveFile.open(path)], CODEC)
+
+
+async def test_a_file_with_any_byte_changed_is_found_or_is_the_same(archive):
+    past, path = archive
+    whole = path.read_bytes()
+    digest = (await state_at(past, CODEC, 44)).digest()
+    for place in range(0, len(whole), 61):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        try:
+            found = check_files([ArchiveFile.open(path)], CODEC)
+        except ArchiveError:
+            continue
+        assert found.digest() == digest, "only the frame's own header may change without changing what it holds"
+
+
+async def test_messages_that_do_not_fold_to_the_state_named_are_refused(archive):
+    _, path = archive
+    content = lines(path)
+    content[-1] = content[-1].replace(b'"digest":"', b'"digest":"f')
+    rewrite(path, content)
+    with pytest.raises(DamagedArchive, match="do not fold"):
+        check_files([ArchiveFile.open(path)], CODEC)
+
+
+async def test_an_interrupted_export_leaves_nothing(tmp_path):
+    past = await a_past()
+    past.log.lose_head(20)
+    with pytest.raises(HistoryHole):
+        await save(past, tmp_path / "run.jsonl.zst", 1, 44)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_file_that_is_there_is_not_written_over(tmp_path):
+    past = await a_past()
+    await save(past, tmp_path / "run.jsonl.zst")
+    with pytest.raises(ArchiveError, match="there already"):
+        await save(past, tmp_path / "run.jsonl.zst")
+
+
+async def test_what_is_no_archive_is_said_so(tmp_path):
+    path = tmp_path / "run.jsonl.zst"
+    path.write_text("hello")
+    with pytest.raises(ArchiveError, match="not compressed with zstandard"):
+        ArchiveFile.open(path)
+    rewrite(path, [b'{"type":"x"}\n'])
+    with pytest.raises(ArchiveError, match="first line"):
+        ArchiveFile.open(path)
+    with pytest.raises(ArchiveError, match="cannot be read"):
+        ArchiveFile.open(tmp_path / "nothing")
+    with pytest.raises(ArchiveError, match="there is no archive"):
+        ArchivePast.open(tmp_path / "nothing", FLEET)
+    await save(await told([WorkerUp(worker="w", incarnation=1)]), tmp_path / "ours.jsonl.zst")
+    with pytest.raises(ArchiveError, match="of fleet 'f', and this is 'g'"):
+        ArchiveFile.open(tmp_path / "ours.jsonl.zst", "g")
+    with pytest.raises(ArchiveError, match="nothing to write"):
+        await save(Told(), tmp_path / "empty.jsonl.zst", 1, 0)
