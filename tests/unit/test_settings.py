@@ -296,6 +296,26 @@ def test_static_addresses(tmp_path):
             ],
         ),
         (
+            GOOD + "call_deadline = 4\n[leadership]\nlease = 4.5",
+            [
+                "reconcile.call_deadline: is 3 s, too long for a lease of 4.5 s: no call begins that might outlast the "
+                "lease. Write at most 2.7, or raise leadership.lease to 5",
+                "proxies[0].call_deadline: is 4 s, too long for a lease of 4.5 s: no call begins that might outlast the "
+                "lease. Write at most 2.7, or raise leadership.lease to 6.66667",
+            ],
+        ),
+        (
+            changed("[nats]", "[leadership]\nlease = 0.5\n[nats]\nreplicas = 6"),
+            [
+                "nats.replicas: 6 is not usable; write a number from 1 to 5",
+                "leadership.lease: 0.5 is not usable; write from 1 to 3600 seconds",
+            ],
+        ),
+        (
+            changed('url = "nats://127.0.0.1:4222"', "replicas = 3"),
+            ["nats.replicas: has no meaning without nats.url: the embedded server is one server"],
+        ),
+        (
             GOOD + "[reconcile]\nbackoff_first = 20",
             ["reconcile.backoff_first: is longer than backoff_most; the first delay is the shortest"],
         ),

@@ -13,6 +13,7 @@ import random
 import socket
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import structlog
@@ -41,6 +42,10 @@ from rollbook.projections.ports import Proxy, Readiness, WorkerProvider
 from rollbook.projections.resources import Resources
 
 _log = structlog.get_logger("rollbook")
+
+
+BAD: Final = (".unreachable", "_failed", ".unavailable", ".refused", ".drift", ".quarantined", ".lost", ".outranked")
+"""Endings of the names of events that stand out."""
 
 
 class NoServer(RollbookError):
@@ -226,7 +231,8 @@ async def build(
         connection, server = await stack.enter_async_context(opened)
         client = await connect(connection, name="rollbook-controller")
         stack.push_async_callback(client.close)
-        await provision(client, settings.fleet)
+        replicas = settings.nats.replicas
+        await provision(client, settings.fleet, replicas=replicas)
         proxies = await stack.enter_async_context(open_proxies(settings, environ=environ, base=directory.parent))
         log = JetStreamLog(client, settings.fleet)
         metrics = None
@@ -238,8 +244,8 @@ async def build(
             proxies = {name: MeasuredProxy(proxy, metrics.note_call) for name, proxy in proxies.items()}
         resources = Resources(
             log=log,
-            snapshots=JetStreamSnapshots(client, settings.fleet),
-            leadership=JetStreamLeadership(client, settings.fleet),
+            snapshots=JetStreamSnapshots(client, settings.fleet, replicas=replicas),
+            leadership=JetStreamLeadership(client, settings.fleet, replicas=replicas, lease=settings.leadership.lease),
             provider=provider,
             readiness=await stack.enter_async_context(open_readiness()),
             clock=clock,
@@ -267,5 +273,5 @@ async def build(
 
 def _tell(event: str, /, **keys: object) -> None:
     """Log lines of the loops; what failed stands out."""
-    bad = event.endswith((".unreachable", "_failed", ".unavailable", ".refused", ".drift", ".quarantined"))
+    bad = event.endswith(BAD)
     (_log.warning if bad else _log.info)(event, **keys)

@@ -47,8 +47,9 @@ class ReconcilePolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     resync: float = 5.0
     """Between two full read-backs when nothing happens: what a proxy lost by itself is repaired within this time."""
-    call_deadline: float = 5.0
-    """For one admin call, one listing, one look-up at the provider."""
+    call_deadline: float = 3.0
+    """For one admin call, one listing, one look-up at the provider. No admin call begins with less than this left of
+    the lease, so it is well below `leadership.lease`."""
     confirm_deadline: float = 10.0
     """For an accepted change to be seen in the listing."""
     backoff_first: float = 0.2

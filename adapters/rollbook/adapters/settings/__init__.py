@@ -10,6 +10,7 @@ from rollbook.adapters.settings.errors import ConfigError
 from rollbook.adapters.settings.load import FILE_NAME, Client, Config, load, load_client, read_secret
 from rollbook.adapters.settings.model import (
     ClientSettings,
+    LeadershipSettings,
     LogSettings,
     NatsSettings,
     ProxySettings,
@@ -25,6 +26,7 @@ __all__ = [
     "ClientSettings",
     "Config",
     "ConfigError",
+    "LeadershipSettings",
     "LogSettings",
     "NatsSettings",
     "ProxySettings",

@@ -19,6 +19,7 @@ from rollbook.adapters.secret_ref import SecretRef
 from rollbook.adapters.settings.errors import ConfigError
 from rollbook.adapters.settings.model import (
     ClientSettings,
+    LeadershipSettings,
     NatsSettings,
     ProxySettings,
     RayProvider,
@@ -37,6 +38,10 @@ Problem = tuple[tuple[str | int, ...], str]
 _NATS_SCHEMES: Final = ("nats", "tls", "ws", "wss")
 HTTP_SCHEMES: Final = ("http", "https")
 _WORKER_SCHEMES: Final = ("http", "https", "grpc")
+
+LONGEST_LEASE: Final = 3600
+MOST_REPLICAS: Final = 5
+"""Of one stream, in JetStream."""
 
 _SOCKET: Final = re.compile(r"unix:///[^\s?#@]*[^\s?#@/]")
 
@@ -186,6 +191,14 @@ def _pace(value: float) -> str | None:
     return None if value > 0 and math.isfinite(value) else f"{value} is not usable; write a number above 0"
 
 
+def _lease(value: float) -> str | None:
+    return None if 1 <= value <= LONGEST_LEASE else f"{value:g} is not usable; write from 1 to {LONGEST_LEASE} seconds"
+
+
+def _replicas(value: int) -> str | None:
+    return None if 1 <= value <= MOST_REPLICAS else f"{value} is not usable; write a number from 1 to {MOST_REPLICAS}"
+
+
 FIELD_CHECKS: Final[dict[tuple[type, str], Check]] = {
     (Settings, "fleet"): _name("fleet"),
     (ClientSettings, "fleet"): _name("fleet"),
@@ -213,6 +226,8 @@ FIELD_CHECKS: Final[dict[tuple[type, str], Check]] = {
     (ProxySettings, "call_deadline"): _pace,
     (ProxySettings, "drain_deadline"): _pace,
     (ProxySettings, "removal_budget"): _part,
+    (NatsSettings, "replicas"): _replicas,
+    (LeadershipSettings, "lease"): _lease,
     (WebSettings, "listen"): _address,
     (WebSettings, "hosts"): _hosts,
     **{(ReconcilePolicy, field): _pace for field in ReconcilePolicy.__struct_fields__},

@@ -38,6 +38,9 @@ class NatsSettings(msgspec.Struct, frozen=True, kw_only=True):
     ca: str | None = None
     """PEM file of the authority that signed the server's certificate. Relative paths start beside the configuration. By
     default the machine's authorities are trusted."""
+    replicas: int = 1
+    """How many servers of a cluster keep the log, the lease and the snapshots, from 1 to 5. An existing log is raised
+    to more, never lowered. One by default, right for a single server; 3 survives the loss of one."""
 
 
 class RayProvider(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="ray"):
@@ -114,6 +117,15 @@ class ProxySettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.data_url or (self.admin_url if find_kind(self.kind).serves_clients else None)
 
 
+class LeadershipSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The right to act for the fleet, which one controller has at a time; others stand by."""
+
+    lease: float = 5.0
+    """Seconds, at least 1: for so long nobody acts after a controller has died. It is renewed five times in that time.
+    At least 5/3 of every `call_deadline`, because no admin call begins that might outlast it, and one renewal that
+    fails is to stop none. The same for all controllers of a fleet."""
+
+
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the programs say about themselves on standard error. The fleet's facts are elsewhere: see `rollbook log`."""
 
@@ -160,6 +172,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`[[proxies]]`, one table for each router."""
     reconcile: ReconcilePolicy = ReconcilePolicy()
     """Deadlines and paces."""
+    leadership: LeadershipSettings = LeadershipSettings()
+    """Which controller acts, and who takes over."""
     web: WebSettings = WebSettings()
     """Metrics, health and the read API."""
     logs: LogSettings = LogSettings()

@@ -16,6 +16,7 @@ from msgspec import inspect
 from rollbook.adapters.proxies.registry import BUILT_IN, find_kind
 from rollbook.adapters.secret_ref import SecretRef
 from rollbook.adapters.settings.model import (
+    LeadershipSettings,
     LogSettings,
     NatsSettings,
     ProxySettings,
@@ -40,6 +41,7 @@ _SECTIONS: Final[tuple[tuple[str, type[msgspec.Struct]], ...]] = (
         if kind.options.__struct_fields__
     ),
     ("`[reconcile]`", ReconcilePolicy),
+    ("`[leadership]`", LeadershipSettings),
     ("`[web]`", WebSettings),
     ("`[logs]`", LogSettings),
     ("A secret", SecretRef),

@@ -7,14 +7,19 @@ so that one typo is not reported twice.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from rollbook.adapters.proxies.registry import find_kind
 from rollbook.adapters.proxies.urls import canonical_url
 from rollbook.adapters.settings.checks import HTTP_SCHEMES, Problem
+from rollbook.adapters.settings.model import LeadershipSettings
 from rollbook.adapters.spelling import nearest
 from rollbook.projections.policy import PoolPolicy, ReconcilePolicy
+
+LEASE_PER_CALL: Final = 5 / 3
+"""A lease is at least so many times as long as a call. It is renewed every fifth of its time, so one renewal can fail
+and a call still has its own deadline left [I7]."""
 
 
 def check_together(tree: dict[str, Any]) -> Iterator[Problem]:
@@ -24,6 +29,7 @@ def check_together(tree: dict[str, Any]) -> Iterator[Problem]:
     proxies: list[dict[str, Any]] = [proxy or {} for proxy in tree.get("proxies") or []]
     pools: dict[str, Any] | None = tree.get("pools", {})
     yield from _check_proxies(proxies)
+    yield from _check_lease(tree, proxies)
     if pools is not None:
         yield from _check_pools(proxies, pools)
     pace = tree.get("reconcile") or {}
@@ -39,8 +45,24 @@ def _check_nats(nats: dict[str, Any]) -> Iterator[Problem]:
     if "password" in nats and "user" not in nats:
         yield ("nats", "password"), "is given without user"
     if "url" not in nats:
+        if (nats.get("replicas") or 1) > 1:
+            yield ("nats", "replicas"), "has no meaning without nats.url: the embedded server is one server"
         for key in (*ways, *(("ca",) if "ca" in nats else ())):
             yield ("nats", key), "has no meaning without nats.url: the embedded server makes its own credentials"
+
+
+def _check_lease(tree: dict[str, Any], proxies: list[dict[str, Any]]) -> Iterator[Problem]:
+    lease = (tree.get("leadership") or {}).get("lease", LeadershipSettings().lease)
+    general = (tree.get("reconcile") or {}).get("call_deadline", ReconcilePolicy().call_deadline)
+    calls: list[tuple[tuple[str | int, ...], float | None]] = [(("reconcile", "call_deadline"), general)]
+    calls += [(("proxies", index, "call_deadline"), proxy.get("call_deadline")) for index, proxy in enumerate(proxies)]
+    for path, seconds in calls:
+        if lease is not None and seconds is not None and lease < seconds * LEASE_PER_CALL:
+            problem = (
+                f"is {seconds:g} s, too long for a lease of {lease:g} s: no call begins that might outlast the lease. "
+                f"Write at most {lease / LEASE_PER_CALL:g}, or raise leadership.lease to {seconds * LEASE_PER_CALL:g}"
+            )
+            yield path, problem
 
 
 def _check_static(provider: dict[str, Any]) -> Iterator[Problem]:
