@@ -18,6 +18,7 @@ from rollbook.adapters.cli import (
     check,
     demo,
     demo_worker,
+    doctor,
     init,
     log,
     looking_back,
@@ -71,6 +72,7 @@ def _commands() -> App:
     commands.command(reconcile.reconcile, help_epilogue=reconcile.EXAMPLE)
     commands.command(wait.wait, help_epilogue=wait.EXAMPLE)
     operator.register(commands)
+    commands.command(doctor.doctor, help_epilogue=doctor.EXAMPLE)
     commands.command(log.log, help_epilogue=log.EXAMPLE)
     looking_back.register(commands)
     commands.command(publish.app())

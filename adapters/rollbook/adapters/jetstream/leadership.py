@@ -144,6 +144,11 @@ class JetStreamLeadership:
             _log.warning("leadership.not_released", fleet=self._fleet, free_after=self._lease, error=str(exc))
             return False
 
+    async def holder(self) -> tuple[str, str] | None:
+        """Who holds it, and since when (RFC 3339, by its own clock); None if it is free. Raises `LogUnavailable`."""
+        _, holder = await self._holder()
+        return None if holder is None else (holder.owner, holder.since)
+
     # ------------------------------------------------------------ holding
 
     def _hold(self, claim: _Claim) -> None:

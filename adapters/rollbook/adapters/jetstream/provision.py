@@ -6,7 +6,7 @@ One that drops facts is not: somebody chose it, and mending it silently would hi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import structlog
@@ -72,7 +72,7 @@ _LOSES: Final[list[tuple[str, Callable[[Settings], bool], str]]] = [
 ]
 
 
-def _mended(found: Settings, want: Settings) -> Settings:
+def mended(found: Settings, want: Settings) -> Settings:
     """What only stands in the way, and the value it must have."""
     same = set(found.get("subjects") or []) == set(want["subjects"])
     target: Settings = {
@@ -111,7 +111,7 @@ async def provision(client: Client, fleet: str, *, replicas: int = 1, timeout: f
                 _log.info("log.stream.created", stream=name, replicas=replicas)
             continue  # look at it: an older server ignores what it does not know, or somebody else was faster
         _refuse_lossy(found, want)
-        changes = _mended(found, want)
+        changes = mended(found, want)
         if not changes:
             return
         told = ", ".join(f"{setting} is {found.get(setting)!r} and must be {changes[setting]!r}" for setting in changes)
@@ -138,13 +138,18 @@ async def _existing(client: Client, name: str, timeout: float) -> Settings | Non
 
 
 def _refuse_lossy(found: Settings, want: Settings) -> None:
-    name = want["name"]
+    for problem in lossy(found, want):
+        raise _misconfigured(want["name"], problem)
+
+
+def lossy(found: Settings, want: Settings) -> Iterator[str]:
+    """What would lose facts, or take in what is none: setting, value found and value needed, one sentence each."""
     for setting, loses, needed in _LOSES:
         if loses(found):
-            raise _misconfigured(name, f"would lose facts: {setting} is {found.get(setting)!r} and must be {needed}")
+            yield f"would lose facts: {setting} is {found.get(setting)!r} and must be {needed}"
     foreign = sorted(set(found.get("subjects") or []) - set(want["subjects"]))
     if foreign:
-        raise _misconfigured(name, f"takes in what is no fact: subjects has {foreign} and must be {want['subjects']}")
+        yield f"takes in what is no fact: subjects has {foreign} and must be {want['subjects']}"
 
 
 def _misconfigured(name: str, problem: str) -> LogMisconfigured:

@@ -46,6 +46,19 @@ class Row(msgspec.Struct, frozen=True):
     """None for a fact that only its own process can send."""
 
 
+def peek(path: Path) -> int:
+    """How many facts wait in the file, which must be there. Changes none.
+
+    Raises `OutboxInUse` while a publisher has it, and `OutboxUnusable` for what is no outbox.
+    """
+    try:
+        with contextlib.closing(_open(path)) as database:
+            (waiting,) = database.execute("SELECT count(*) FROM facts").fetchone()
+            return int(waiting)
+    except (sqlite3.Error, OSError) as exc:
+        raise _translate(path, exc) from exc
+
+
 class DurableOutbox:
     """Opens, or makes, the file. Raises `OutboxInUse` or `OutboxUnusable`.
 

@@ -1,0 +1,137 @@
+"""Who leads, where the workers are, and the proxies: what only the whole configuration can ask."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from rollbook.adapters.doctor.findings import Findings
+from rollbook.adapters.jetstream.client import Client
+from rollbook.adapters.jetstream.leadership import JetStreamLeadership
+from rollbook.adapters.service.client import Controllers, ControllerSilent, NoController, Refusal
+from rollbook.adapters.service.frames import BrokenReply
+from rollbook.adapters.service.messages import INFO, Request
+from rollbook.adapters.settings import Config, ProxySettings, RayProvider, refuse_unreachable_log
+from rollbook.adapters.settings.errors import ConfigError
+from rollbook.events import RollbookError
+from rollbook.projections.listing import bounded
+from rollbook.projections.ports import Capabilities, LogUnavailable, Proxy, ProxyUnavailable
+
+PROVIDER_SECONDS: Final = 20.0
+"""Joining a Ray cluster takes seconds on a busy machine."""
+
+
+async def leadership(findings: Findings, client: Client, fleet: str) -> None:
+    """Who leads, how long, and whether it answers."""
+    try:
+        holder = await JetStreamLeadership(client, fleet).holder()
+    except LogUnavailable as exc:
+        findings.skipped("leadership", f"who leads cannot be asked: {exc}")
+        return
+    if holder is None:
+        findings.warning("leadership", "nobody leads the fleet: no proxy is corrected", "start `rollbook up`")
+        return
+    owner, since = holder
+    try:
+        info = await Controllers(client, fleet).ask(INFO, Request(deadline_seconds=5.0))
+    except NoController:
+        told = f"{owner} holds the lease since {since}, and does not answer"
+        findings.warning("leadership", told, "wait a few seconds if it just started; otherwise see its log")
+    except (ControllerSilent, Refusal, BrokenReply, LogUnavailable) as exc:
+        findings.warning("leadership", f"{owner} leads since {since}: {exc}", "see its log; a newer version may lead")
+    else:
+        told = f"{info.owner} leads since {info.since} ({info.uptime_seconds:.0f} s), epoch {info.epoch}"
+        findings.ok("leadership", f"{told}, version {info.version}")
+
+
+async def provider(findings: Findings, config: Config, environ: Mapping[str, str]) -> None:
+    """Whether whoever knows the addresses answers, and how many workers it knows."""
+    from rollbook.adapters.bootstrap import open_provider
+
+    settings = config.settings
+    ray = settings.provider if isinstance(settings.provider, RayProvider) else None
+    try:
+        async with asyncio.timeout(PROVIDER_SECONDS), open_provider(settings) as opened:
+            workers = await opened.list_workers()
+            if ray is not None:
+                from rollbook.adapters.ray.provider import count_nodes
+
+                refuse_unreachable_log(settings, await count_nodes())
+    except ConfigError as exc:
+        findings.failed("provider", str(exc), "start a nats-server with JetStream, and name it in nats.url")
+    except (RollbookError, TimeoutError, OSError) as exc:
+        told = str(exc) or f"no answer within {PROVIDER_SECONDS:g} s"
+        findings.failed("provider", told, _ray_fix(ray, environ) if ray is not None else "correct [provider]")
+    else:
+        what = "the Ray manager" if ray is not None else "the configuration"
+        alive = sum(worker.alive for worker in workers)
+        findings.ok("provider", f"{what} knows {len(workers)} workers, {alive} of them alive")
+
+
+def _ray_fix(ray: RayProvider, environ: Mapping[str, str]) -> str:
+    address = ray.address or environ.get("RAY_ADDRESS")
+    fix = "start the cluster and its manager (docs/ray.md), or correct provider.address and provider.manager"
+    if address and environ.get("RAY_AUTH_MODE") != "token":
+        fix = f"{fix}; if the cluster at {address} asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
+    return fix
+
+
+async def proxies(findings: Findings, config: Config, environ: Mapping[str, str]) -> None:
+    """Each proxy: whether it answers, what it is and can do, and whether it takes the key."""
+    from rollbook.adapters.proxies.opening import open_proxies
+
+    if not config.settings.proxies:
+        findings.skipped("proxies", "the configuration has none")
+        return
+    try:
+        async with open_proxies(config.settings, environ=environ, base=config.file.parent) as opened:
+            each = [Findings() for _ in opened]
+            asked = zip(each, config.settings.proxies, opened.values(), strict=True)
+            await asyncio.gather(*(_proxy(found, settings, proxy, config) for found, settings, proxy in asked))
+            findings.found += [finding for one in each for finding in one.found]
+    except RollbookError as exc:
+        findings.failed("proxies", str(exc), "correct the secret or file that it names")
+
+
+async def _proxy(findings: Findings, settings: ProxySettings, proxy: Proxy, config: Config) -> None:
+    check = f"proxy {settings.name}"
+    seconds = settings.call_deadline or config.settings.reconcile.call_deadline
+    if not proxy.capabilities.list:
+        told = f"{settings.kind} at {settings.admin_url}: it lists nothing, so only `verify` can try it"
+        findings.skipped(check, told)
+        return
+    try:
+        listing = await bounded(proxy.list(), seconds, f"{settings.name}: list")
+    except ProxyUnavailable as exc:
+        findings.failed(check, str(exc), _proxy_fix(settings, str(exc)))
+        return
+    what = f"{settings.kind} {listing.version}" if listing.version else settings.kind
+    # Looked at only now: some kinds learn from the first answer which version it is, and so what it can do.
+    can = _can(proxy.capabilities)
+    findings.ok(check, f"{what} at {settings.admin_url} lists {len(listing.entries)}; it can {can}")
+
+
+def _can(capabilities: Capabilities) -> str:
+    words = {
+        "list": capabilities.list,
+        "remove": capabilities.remove,
+        "tag": capabilities.tag,
+        "drain": capabilities.drain,
+    }
+    lacking = [word for word, can in words.items() if not can]
+    told = ", ".join(word for word, can in words.items() if can) or "add only"
+    return f"{told} (not {', '.join(lacking)})" if lacking else told
+
+
+def _proxy_fix(settings: ProxySettings, told: str) -> str:
+    key = f"proxies.{settings.name}"
+    if "asks for a key" in told:
+        return f"set api_key of {key} to the key that the router was started with"
+    if "refuses the key" in told:
+        return f"correct the key that api_key of {key} refers to; the router was started with another"
+    if "certificate" in told or "TLS" in told:
+        return f"set ca of {key} to the authority that signed the router's certificate"
+    if "no answer within" in told or "took too long" in told:
+        return f"see whether the router of {key} hangs, or a firewall drops what is sent to {settings.admin_url}"
+    return f"start the router of {key}, or correct its admin_url ({settings.admin_url}) and kind ({settings.kind})"
