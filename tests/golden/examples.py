@@ -114,7 +114,9 @@ _FACTS: tuple[Fact, ...] = (
     Registered(**REGISTRATION),
     Deregistering(**REGISTRATION, reason="serving: draining", drain_seconds=30.0),
     Deregistered(**REGISTRATION),
-    RegistrationFailed(**REGISTRATION, action="register", reason="no answer", retryable=False, retry_seconds=1.5),
+    RegistrationFailed(
+        **REGISTRATION, action="register", reason="no answer", retryable=False, called=False, retry_seconds=1.5
+    ),
     DriftFound(
         proxy="router-a", missing=("rollout-3-0",), unexpected=("rollout-4-0",), foreign=("http://10.0.0.9:30000",)
     ),

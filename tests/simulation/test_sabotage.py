@@ -13,8 +13,8 @@ from rollbook.events import Deregistering, Registering
 from rollbook.projections import gates, housekeeping, lane, plan, roster, transitions
 from rollbook.projections.admission import Admission
 from rollbook.projections.controller import Controller
+from rollbook.projections.desk import Desk
 from rollbook.projections.roster import Roster
-from rollbook.projections.steps import Steps
 from rollbook.projections.transitions import Relation
 from rollbook.projections.writer import FencedWriter
 
@@ -24,7 +24,7 @@ MOST_SEEDS = 250
 
 
 def no_second_look(patch):
-    patch.setattr(Steps, "_unwanted", lambda self, *about: None)
+    patch.setattr(Desk, "unwanted", lambda self, *about: None)
 
 
 def stale_facts_count(patch):

@@ -163,6 +163,10 @@ class Fleet:
         await self.say(WorkerUp(worker=worker, incarnation=incarnation))
         return url
 
+    async def back(self, seen: int, worker: str = W, incarnation: int = 1) -> int:
+        """The same life is up again, on the word of somebody who has seen that it was down."""
+        return await self.say(WorkerUp(worker=worker, incarnation=incarnation, seen=seen))
+
     async def down(self, worker: str = W, incarnation: int = 1) -> int:
         return await self.say(WorkerDown(worker=worker, incarnation=incarnation, evidence="exited"))
 

@@ -11,7 +11,8 @@ from support.histories import NAMES
 from rollbook.events import Deregistered, Fact, Registered, Registering
 from rollbook.projections import gates
 from rollbook.projections.fold import State
-from rollbook.projections.plan import Action, Add, Adopt, Observed, Plan, Remove, Settle, make_plan, observe
+from rollbook.projections.observed import Observed, observe
+from rollbook.projections.plan import Action, Add, Adopt, Plan, Remove, Settle, make_plan
 from rollbook.projections.ports import Entry, Listing
 
 

@@ -7,10 +7,10 @@ from support.core import folded
 from support.fleet import Fleet, W, on_virtual_time
 
 from rollbook.events import WeightsLoaded, WeightsPublished, WorkerUp
-from rollbook.projections.admission import Admission
+from rollbook.projections.admission import Admission, Site
 from rollbook.projections.gates import Gate, Held
 from rollbook.projections.policy import Policy, PoolPolicy
-from rollbook.projections.ports import HostAndPort
+from rollbook.projections.ports import HostAndPort, Identity
 
 UP = WorkerUp(worker=W, incarnation=2)
 
@@ -23,7 +23,7 @@ def admission(fleet, *facts, pool=None):
 
 async def gate_of(asked, incarnation=2, canonical=str):
     found = await asked.locate(W, incarnation, canonical)
-    return found.gate if isinstance(found, Held) else found
+    return found.gate if isinstance(found, Held) else found.url
 
 
 @on_virtual_time
@@ -102,19 +102,19 @@ async def test_readiness_is_asked_at_the_path_of_the_pool():
     paths = []
     check = fleet.readiness.check
 
-    async def noted(url, path):
+    async def noted(url, path, identity):
         paths.append(path)
-        return await check(url, path)
+        return await check(url, path, identity)
 
     fleet.readiness.check = noted
     asked, _ = admission(fleet, pool=PoolPolicy(ready_path="/ready"))
-    assert await asked.ready(W, url) is None
+    assert await asked.ready(W, Site(url)) is None
     fleet.readiness.serve(url, "503 busy")
-    assert await asked.ready(W, url) == Held(Gate.READY, "503 busy")
+    assert await asked.ready(W, Site(url)) == Held(Gate.READY, "503 busy")
     fleet.readiness.seconds = 60
-    assert await asked.ready(W, url) == Held(Gate.READY, "GET /ready: no answer within 5 s")
+    assert await asked.ready(W, Site(url)) == Held(Gate.READY, "GET /ready: no answer within 5 s")
     nothing, _ = admission(fleet, pool=PoolPolicy(ready_path=None))
-    assert await nothing.ready(W, url) is None
+    assert await nothing.ready(W, Site(url)) is None
     assert paths == ["/ready"] * 3
 
 
@@ -155,8 +155,68 @@ async def test_a_probe_that_fails_in_its_own_way_is_a_worker_that_is_not_ready()
     fleet = Fleet()
     asked, _ = admission(fleet)
 
-    async def broken(url, path):
+    async def broken(url, path, identity):
         raise KeyError(path)
 
     fleet.readiness.check = broken
-    assert await asked.ready(W, "http://h:1") == Held(Gate.READY, "GET /health failed: KeyError: '/health'")
+    assert await asked.ready(W, Site("http://h:1")) == Held(Gate.READY, "GET /health failed: KeyError: '/health'")
+
+
+@on_virtual_time
+async def test_a_stranger_on_a_reused_port_is_not_ready():
+    """[I3]: the address answers, but it is another worker."""
+    fleet = Fleet()
+    asked, _ = admission(fleet)
+    url = fleet.place(incarnation=2, identity=Identity(W, header="x-worker"))
+    site = await asked.locate(W, 2, str)
+    fleet.readiness.serve(url, who="rollout-9-0")
+    assert "another worker" in (await asked.ready(W, site)).reason
+    fleet.readiness.serve(url, who=W)
+    assert await asked.ready(W, site) is None
+
+
+@on_virtual_time
+async def test_a_bootstrap_address_goes_with_the_worker_and_a_missing_one_holds_it_back():
+    fleet = Fleet()
+    asked, _ = admission(fleet, pool=PoolPolicy(role="prefill", bootstrap="kv"))
+    fleet.place(incarnation=2)
+    held = await asked.locate(W, 2, str)
+    assert held == Held(Gate.ADDRESS_KNOWN, "it has no address named 'kv', to bootstrap from")
+    addresses = {"primary": HostAndPort("h", 1), "kv": HostAndPort("h", 9)}
+    fleet.provider.place(W, incarnation=2, addresses=addresses)
+    assert await asked.locate(W, 2, str) == Site("http://h:1", 9)
+
+
+@on_virtual_time
+async def test_i12_nothing_is_judged_before_the_provider_was_listed_once():
+    fleet = Fleet()
+    asked, _ = admission(fleet)
+    fleet.provider.available = False
+    assert "the provider has not been listed yet" in await asked.not_listed_yet()
+    fleet.provider.seconds = 60
+    asking = [asyncio.create_task(asked.not_listed_yet()) for _ in range(50)]
+    began = fleet.clock.monotonic()
+    reasons = {await one for one in asking}
+    assert reasons == {"the provider has not been listed yet: no answer within 5 s"}
+    assert fleet.clock.monotonic() - began == 5
+    fleet.provider.available, fleet.provider.seconds = True, 0
+    assert await asked.not_listed_yet() is None
+    fleet.provider.available = False
+    assert await asked.not_listed_yet() is None
+
+
+@on_virtual_time
+async def test_i12_a_worker_is_asked_itself_whether_it_is_there():
+    fleet = Fleet()
+    asked, _ = admission(fleet)
+    url = fleet.place(incarnation=2, identity=Identity(W, header="x-worker"))
+    fleet.readiness.serve(url, who=W)
+    assert await asked.absent(W, url) is None
+    fleet.readiness.serve(url, who="rollout-9-0")
+    assert "another worker" in await asked.absent(W, url)
+    fleet.provider.available = False
+    assert await asked.absent(W, url) is None, "who cannot be told apart is asked whether anybody is there"
+    fleet.readiness.close(url)
+    assert "refused" in await asked.absent(W, url)
+    unasked, _ = admission(fleet, pool=PoolPolicy(ready_path=None))
+    assert await unasked.absent(W, url) is None

@@ -11,7 +11,6 @@ from rollbook.adapters.memory.proxy import AS_SGLANG
 from rollbook.events import (
     Deregistered,
     Deregistering,
-    Registered,
     Registering,
     RegistrationFact,
     RegistrationFailed,
@@ -20,9 +19,10 @@ from rollbook.events import (
 )
 from rollbook.projections.gates import Gate
 from rollbook.projections.listing import Seen
+from rollbook.projections.observed import Observed
+from rollbook.projections.outcomes import RETRY
 from rollbook.projections.plan import Remove
 from rollbook.projections.ports import Entry, Listing
-from rollbook.projections.steps import RETRY
 
 OLD, NEW = W, "rollout-1-0"
 
@@ -189,7 +189,8 @@ async def test_a_removal_is_not_made_on_a_listing_from_before_the_url_changed_ha
     await fleet.registered(NEW)
     steps = fleet.controller.lanes["a"]._steps
     old = Entry(url=url, handle=url, fleet="f", worker=OLD, incarnation=1)
-    outcome = await steps.remove(Remove(OLD, 1, old, "planned long ago"), Seen(0, Listing((old,))))
+    seen, observed = Seen(0, Listing((old,))), Observed({}, (), {})
+    outcome = await steps.carry_out(Remove(OLD, 1, old, "planned long ago"), seen, observed, again=False)
     assert outcome == RETRY
     assert fleet.calls("remove") == []
 
@@ -206,24 +207,3 @@ async def test_a_duplicate_is_taken_away_and_one_entry_stays():
     await asyncio.sleep(60)
     assert [entry.url for entry in (call.what for call in fleet.calls("remove"))] == ["http://10.9.9.9:1"]
     await fleet.registered()
-
-
-@on_virtual_time
-async def test_what_a_proxy_cannot_remove_is_shown_and_not_asked_for_again():
-    fleet = Fleet(capabilities=msgspec.structs.replace(AS_SGLANG, remove=False))
-    await fleet.start()
-    url = await fleet.up()
-    await fleet.registered()
-    await fleet.up(incarnation=2)
-    await asyncio.sleep(120)
-    assert [(fact.action, fact.retryable) for fact in fleet.facts(RegistrationFailed)] == [("deregister", False)]
-    held = fleet.controller.lanes["a"].held[W]
-    assert (held.gate, held.reason) == (
-        Gate.ADDRESS_FREE,
-        f"{url} is listed for {W}, and the proxy cannot remove it",
-    )
-    assert len(fleet.facts(Registered)) == 1
-    await fleet.stop()
-    await fleet.start("two")
-    await asyncio.sleep(120)
-    assert len(fleet.facts(RegistrationFailed)) == 2

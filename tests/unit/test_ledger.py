@@ -114,7 +114,8 @@ def test_the_owner_and_what_is_foreign():
 @pytest.mark.parametrize("action", ["register", "deregister"])
 def test_what_was_unsupported_is_tried_again_by_a_new_controller_and_at_a_new_proxy(fact, action):
     found = lives(failed(action=action, reason="no such call", retryable=False), fact)[1]
-    assert (found.told, found.reason) == (Told.FAILED, f"{action}: no such call")
+    told = Told.ADD_UNSUPPORTED if action == "register" else Told.REMOVE_UNSUPPORTED
+    assert (found.told, found.reason, found.again) == (told, f"{action}: no such call", True)
 
 
 def test_whose_registration_changed_is_said():

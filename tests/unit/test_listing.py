@@ -93,7 +93,7 @@ async def test_a_listing_that_hangs_ends_with_its_deadline():
 async def test_waiting_ends_when_it_is_seen_given_up_or_too_late():
     proxy = Counting(0)
     reader = Reader(proxy, LoopClock(), 5)
-    assert await reader.until(lambda listing: listing.version == "4", never, 10) is None
+    assert await reader.until(lambda seen: seen.listing.version == "4", never, 10) is None
     assert proxy.begun == 4
 
     async def enough():

@@ -16,7 +16,8 @@ from rollbook.events import (
     WorkerUp,
 )
 from rollbook.projections.ledger import ProxyRecord
-from rollbook.projections.plan import Add, Adopt, Remove, Settle, observe
+from rollbook.projections.observed import observe
+from rollbook.projections.plan import Add, Adopt, Remove, Settle
 from rollbook.projections.ports import Entry, Listing
 
 W = "rollout-0-0"
@@ -81,7 +82,7 @@ def test_what_the_proxy_keeps_out_of_rotation_is_no_registration(facts):
     assert plan(facts, kept_out).actions == (
         Remove(W, 1, kept_out, "the proxy keeps it out of rotation", unless_wanted=False),
     )
-    assert plan([*facts, failed("deregister")], kept_out).actions == (Adopt(W, 1, URL, len(facts) + 1),)
+    assert plan([*facts, failed("deregister")], kept_out).actions == ()
 
 
 def test_a_ghost_of_an_old_life_goes_and_the_current_entry_stays():

@@ -14,7 +14,8 @@ from rollbook.events import (
     WorkerUp,
 )
 from rollbook.projections.gates import Gate, Held
-from rollbook.projections.plan import Add, Remove, make_plan, observe
+from rollbook.projections.observed import observe
+from rollbook.projections.plan import Add, Remove, make_plan
 from rollbook.projections.ports import Entry, Listing
 from rollbook.projections.preview import Answers, Change, Preview, Was, lines_at, newcomers, steps_at
 

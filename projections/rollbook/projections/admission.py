@@ -6,18 +6,33 @@ Everything here is asked at the moment of the call and kept nowhere [I6]. A "no"
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterable
 from typing import Final
 
+import msgspec
+
+from rollbook.events import parse_worker
 from rollbook.events.facts.base import LONGEST_URL
 from rollbook.projections import gates
 from rollbook.projections.gates import Gate, Held
 from rollbook.projections.policy import Policy
-from rollbook.projections.ports import Located, ProviderError, Readiness, WorkerProvider
+from rollbook.projections.ports import Identity, Located, ProviderError, Readiness, WorkerProvider
 from rollbook.projections.roster import Roster
 from rollbook.projections.worker import Worker
 
 PROBES_IN_FLIGHT: Final = 32
+
+
+class Site(msgspec.Struct, frozen=True, gc=False):
+    """Where one life of a worker takes requests."""
+
+    url: str
+    """As the proxy spells it."""
+    bootstrap_port: int | None = None
+    """Where decode workers fetch from, of a pool that has such an address."""
+    identity: Identity | None = None
+    """How it says who it is; None if it cannot tell."""
 
 
 class Admission:
@@ -31,9 +46,10 @@ class Admission:
         self._provider = provider
         self._readiness = readiness
         self._seconds = policy.reconcile.call_deadline
+        self._listing: asyncio.Task[str | None] | None = None
 
-    async def locate(self, name: str, incarnation: int, canonical: Callable[[str], str]) -> str | Held:
-        """The URL of this very life, as the proxy spells it, or the gate that holds it back."""
+    async def locate(self, name: str, incarnation: int, canonical: Callable[[str], str]) -> Site | Held:
+        """Where this very life is, or the gate that holds it back."""
         worker = self._roster().workers.get(name)
         if worker is None or worker.incarnation != incarnation:
             return Held(Gate.SERVING, f"incarnation {incarnation} is not the current one any more")
@@ -44,35 +60,39 @@ class Admission:
             return located
         if worker.incarnation != incarnation:
             return Held(Gate.SERVING, f"incarnation {incarnation} ended while its address was asked for")
-        return self._url(worker, located, canonical)
+        return self._site(worker, located, canonical)
 
-    async def urls(self, names: Iterable[str], canonical: Callable[[str], str]) -> dict[str, str]:
+    async def sites(self, names: Iterable[str], canonical: Callable[[str], str]) -> dict[str, Site]:
         """Where these workers are now, in one question: of those whose present life may be added and is found there."""
         try:
             async with asyncio.timeout(self._seconds):
                 found = await self._provider.locate(names)
         except Exception:  # noqa: BLE001 - unknown is never no: who cannot be asked about has not moved
             return {}
-        urls: dict[str, str] = {}
+        sites: dict[str, Site] = {}
         for name, located in found.items():
             worker = self._roster().workers.get(name)
             if worker is None or gates.weights(self._roster(), worker) is not None:
                 continue
-            url = self._url(worker, located, canonical)
-            if isinstance(url, str):
-                urls[name] = url
-        return urls
+            site = self._site(worker, located, canonical)
+            if isinstance(site, Site):
+                sites[name] = site
+        return sites
 
-    def _url(self, worker: Worker, located: Located, canonical: Callable[[str], str]) -> str | Held:
+    def _site(self, worker: Worker, located: Located, canonical: Callable[[str], str]) -> Site | Held:
         if (held := gates.address(worker, located)) is not None:
             return held
-        url = gates.worker_url(self._policy.pool(worker.pool).url, located)
+        pool = self._policy.pool(worker.pool)
+        if pool.bootstrap is not None and pool.bootstrap not in located.addresses:
+            return Held(Gate.ADDRESS_KNOWN, f"it has no address named {pool.bootstrap!r}, to bootstrap from")
+        url = gates.worker_url(pool.url, located)
         if isinstance(url, Held):
             return url
         if len(url) > LONGEST_URL:
             return Held(Gate.ADDRESS_KNOWN, f"its url has {len(url)} letters; {LONGEST_URL} are allowed")
+        port = None if pool.bootstrap is None else located.addresses[pool.bootstrap].port
         try:
-            return canonical(url)
+            return Site(canonical(url), port, located.identity)
         except ValueError as exc:
             return Held(Gate.ADDRESS_KNOWN, f"{url!r} cannot be registered: {exc}")
 
@@ -88,17 +108,59 @@ class Admission:
             return Held(Gate.ADDRESS_KNOWN, f"the provider failed: {type(exc).__name__}: {exc}")
         return Held(Gate.ADDRESS_KNOWN, "the provider does not know it") if found is None else found
 
-    async def ready(self, name: str, url: str) -> Held | None:
-        """Whether the worker at `url` says that it can take requests."""
-        worker = self._roster().workers.get(name)
-        path = self._policy.pool(None if worker is None else worker.pool).ready_path
-        if path is None:
-            return None
+    async def ready(self, name: str, site: Site) -> Held | None:
+        """Whether the worker at `site` says that it can take requests, and is who it should be."""
+        path = self._ready_path(name)
+        reason = None if path is None else await self._probe(site.url, path, site.identity)
+        return None if reason is None else Held(Gate.READY, reason)
+
+    # -------------------------------------------------------------- asked before an inferred removal [I12]
+
+    async def not_listed_yet(self) -> str | None:
+        """None once the provider has given one complete listing; until then it is asked, and this is the reason."""
+        if self._listing is None:
+            self._listing = asyncio.create_task(self._list())
+        listing = self._listing
+        reason = await asyncio.shield(listing)
+        if reason is not None and self._listing is listing:
+            self._listing = None
+        return reason
+
+    async def _list(self) -> str | None:
         try:
             async with asyncio.timeout(self._seconds):
-                reason = await self._readiness.check(url, path)
+                await self._provider.list_workers()
         except TimeoutError:
-            reason = f"GET {path}: no answer within {self._seconds:g} s"
+            return f"the provider has not been listed yet: no answer within {self._seconds:g} s"
+        except Exception as exc:  # noqa: BLE001 - as above: a provider that fails has listed nothing
+            return f"the provider has not been listed yet: {exc}"
+        return None
+
+    async def absent(self, name: str, url: str) -> str | None:
+        """Why nobody serves at `url`, or somebody else than `name` does; None if it answers, or cannot be asked."""
+        path = self._ready_path(name)
+        if path is None:
+            return None
+        identity: Identity | None = None
+        with contextlib.suppress(Exception):  # whoever cannot be asked who it is, is asked whether it is there
+            async with asyncio.timeout(self._seconds):
+                located = (await self._provider.locate([name])).get(name)
+                identity = None if located is None else located.identity
+        return await self._probe(url, path, identity)
+
+    def can_be_asked(self, name: str) -> bool:
+        """Whether `name` has a page to answer on."""
+        return self._ready_path(name) is not None
+
+    def _ready_path(self, name: str) -> str | None:
+        worker = self._roster().workers.get(name)
+        return self._policy.pool(parse_worker(name).pool if worker is None else worker.pool).ready_path
+
+    async def _probe(self, url: str, path: str, identity: Identity | None) -> str | None:
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await self._readiness.check(url, path, identity)
+        except TimeoutError:
+            return f"GET {path}: no answer within {self._seconds:g} s"
         except Exception as exc:  # noqa: BLE001 - as with the provider
-            reason = f"GET {path} failed: {type(exc).__name__}: {exc}"
-        return None if reason is None else Held(Gate.READY, reason)
+            return f"GET {path} failed: {type(exc).__name__}: {exc}"

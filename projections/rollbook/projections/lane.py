@@ -8,27 +8,27 @@ outcome, and is not planned meanwhile. A lane knows nothing of other lanes [I10]
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Final
 
-from rollbook.events import DriftFound, ProxyReachable, ProxyUnreachable
 from rollbook.projections import plan
 from rollbook.projections.admission import Admission
 from rollbook.projections.authority import Authority
+from rollbook.projections.desk import Desk
 from rollbook.projections.ending import end
 from rollbook.projections.gates import Held
-from rollbook.projections.listing import Reader, Seen
+from rollbook.projections.ghosts import Ghosts
+from rollbook.projections.guard import Guard
+from rollbook.projections.listing import Believer, Reader, Seen
+from rollbook.projections.notes import Notes
+from rollbook.projections.observed import Observed, observe
+from rollbook.projections.outcomes import Outcome, Recorder
 from rollbook.projections.policy import Policy, ProxyPolicy
-from rollbook.projections.ports import Listing, Proxy, ProxyUnavailable
+from rollbook.projections.ports import Proxy, ProxyUnavailable
 from rollbook.projections.projector import Marks, Projector
 from rollbook.projections.resources import Resources
-from rollbook.projections.steps import LONGEST_REASON, Outcome, Steps
+from rollbook.projections.retries import Retries
+from rollbook.projections.steps import Steps
+from rollbook.projections.strangers import Strangers
 from rollbook.projections.writer import FencedWriter
-
-MOST_DOUBLINGS: Final = 20
-MOST_NAMED: Final = 500
-LONGEST_SHOWN: Final = 200
-"""How many a DriftFound names of each kind, and letters of a URL in it: whatever a proxy lists, the fact fits [I10]."""
 
 
 class Lane:
@@ -53,26 +53,34 @@ class Lane:
         """Passes that ended because the proxy could not be listed."""
         self._served = served
         self._proxy = proxy
+        self._capabilities = proxy.capabilities
         self._admission = admission
         self._policy = policy
         self._paces = policy.reconcile
         self._projector = projector
         self._clock = resources.clock
-        self._rng = resources.rng
         self._tell = resources.tell
-        self._reader = Reader(proxy, resources.clock, self._paces.call_deadline)
+        self._retries = Retries(policy.reconcile, resources.clock, resources.rng)
         self._writer = FencedWriter(self.name, policy.fleet, projector, resources)
-        self._steps = Steps(
+        self._notes = Notes(self.name, projector, self._writer, resources.tell)
+        self._guard = Guard(policy, served, projector=projector, admission=admission, clock=resources.clock)
+        self._desk = Desk(
             proxy,
-            served,
             policy,
             projector=projector,
-            reader=self._reader,
-            writer=self._writer,
+            reader=self._reader_of(proxy),
+            recorder=Recorder(self.name, projector, self._writer, self._retries, resources.tell),
+            notes=self._notes,
             admission=admission,
             authority=Authority(resources.leadership, policy.fleet),
-            tell=resources.tell,
         )
+        self._steps = Steps(self._desk, self._guard)
+        others = Retries(policy.reconcile, resources.clock, resources.rng)
+        self._strangers = Strangers(self._desk, projector, self._writer, others, resources.tell)
+        self._ghosts = Ghosts()
+        self._force: str | None = None
+        self._everything_when_back = False
+        """Of a blind proxy that does not answer: most keys wait until one of them was answered."""
         self._wake = asyncio.Event()
         self._dirty: dict[str, None] = {}
         self._everything = True
@@ -80,8 +88,6 @@ class Lane:
         self._resync_at = 0.0
         self._heal_at = 0.0
         """When a call that slipped from the predecessor has landed: the proxy is read back once more then [I7]."""
-        self._retry_at: dict[str, float] = {}
-        self._failures: dict[str, int] = {}
         self._outages = 0
         self._in_flight: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
@@ -89,8 +95,13 @@ class Lane:
         """Listed workers that were found at another URL; forgotten after the next step of their key."""
         self._looking: asyncio.Task[None] | None = None
         self._finished: dict[str, int] = {}
-        self._drift: tuple[tuple[str, ...], ...] = ((), (), ())
         self._broken: asyncio.Future[None] | None = None
+
+    def _reader_of(self, proxy: Proxy) -> Reader:
+        seconds = self._policy.call_seconds(self._served)
+        if proxy.capabilities.list:
+            return Reader(proxy, self._clock, seconds)
+        return Believer(proxy, self._clock, seconds, lambda: self._desk.record)
 
     # -------------------------------------------------------------- being woken and looked at
 
@@ -98,31 +109,49 @@ class Lane:
         """These workers' standing may have changed."""
         if marks.everything:
             self._everything = True
-            self._retry_at.clear()
+            self._retries.hurry()
         self._dirty.update(marks.workers)
         self._wake.set()
+
+    def force_once(self, by: str) -> None:
+        """Let the next full pass exceed the removal budget, on the word of `by`; and let it come now."""
+        self._force = by
+        self._everything = True
+        self._retries.hurry()
+        self._wake.set()
+
+    @property
+    def withheld(self) -> dict[str, str]:
+        """Workers that are listed, do not belong here, and stay for now, with the reason [I12]."""
+        return self._guard.withheld
 
     @property
     def idle(self) -> bool:
         """Whether nothing is in flight, dirty or waiting to be retried."""
-        return not (self.busy or self._retry_at)
+        return not (self.busy or self._retries)
 
     @property
     def busy(self) -> bool:
         """Whether anything is in flight or looked at now, or is to be; what is to be retried later is not."""
-        return bool(self._passing or self._in_flight or self._dirty or self._everything)
+        return bool(self._passing or self._in_flight or self._dirty or self._everything or self._strangers.busy)
+
+    @property
+    def queue(self) -> tuple[int, int, int]:
+        """How many workers are dirty, in flight, and waiting to be retried: for those who watch."""
+        return len(self._dirty), len(self._in_flight), len(self._retries)
 
     # -------------------------------------------------------------- the loop
 
     async def run(self, owner: str, epoch: int) -> None:
-        """Take the proxy over and reconcile it for ever. Raises `Deposed` when another controller writes for it."""
+        """Take the proxy over and reconcile it for ever. Raises `StandsDown` when this process leads no more."""
         self._broken = asyncio.get_running_loop().create_future()
         loop: asyncio.Task[None] | None = None
         try:
             await self._projector.passed(await self._writer.take_over(owner, epoch))
             self._heal_at = self._clock.monotonic() + self._paces.call_deadline
-            record = self._projector.state.ledger.look(self.name)
-            self._drift = ((), (), record.foreign)
+            self._notes.begin()
+            self._guard.begin()
+            self._strangers.broken = self._broken
             loop = asyncio.create_task(self._loop())
             await asyncio.wait([loop, self._broken], return_when=asyncio.FIRST_COMPLETED)
             if self._broken.done():
@@ -133,7 +162,8 @@ class Lane:
 
     async def _stop(self, tasks: list[asyncio.Task[None]]) -> None:
         await end(*tasks)
-        await self._reader.close()
+        await self._strangers.close()
+        await self._desk.reader.close()
         await self._writer.close()
 
     async def _loop(self) -> None:
@@ -142,19 +172,18 @@ class Lane:
             try:
                 await self._pass()
             except ProxyUnavailable as exc:
-                await self._note_unreachable(str(exc))
+                await self._notes.unreachable(str(exc))
                 self._everything = True
                 self.refusals += 1
                 # One probe for the whole proxy, so it need not grow rare: what the proxy lost meanwhile is repaired
                 # within `resync` of its return, as ever.
-                await self._clock.sleep(min(self._pause(self._outages), self._paces.resync))
+                await self._clock.sleep(min(self._retries.pause(self._outages), self._paces.resync))
                 self._outages += 1
 
     async def _work_or_time(self) -> None:
         """Wait until a key is dirty, a retry is due, or the read-back is."""
         while not self._everything and not self._dirty:
-            due = min(self._resync_at, min(self._retry_at.values(), default=self._resync_at))
-            seconds = due - self._clock.monotonic()
+            seconds = self._retries.next_due(self._resync_at) - self._clock.monotonic()
             if seconds <= 0:
                 return
             self._wake.clear()
@@ -174,16 +203,16 @@ class Lane:
     async def _pass_now(self) -> None:
         now = self._clock.monotonic()
         full = self._everything or now >= self._resync_at
-        for name in [name for name, due in self._retry_at.items() if due <= now]:
-            del self._retry_at[name]
-            self._dirty[name] = None
+        self._dirty.update(dict.fromkeys(self._retries.take_due()))
         keys, self._dirty, self._everything = self._dirty, {}, False
         try:
-            seen = await self._reader.fresh()
+            seen = await self._desk.reader.fresh()
         except ProxyUnavailable:
             self._dirty.update(keys)
             raise
-        await self._note_reachable(seen.listing)
+        self._outages = 0
+        if not self._desk.blind:
+            await self._notes.reachable(seen.listing.version)
         if full:
             self._resync_at = self._clock.monotonic() + self._paces.resync
             if now < self._heal_at:
@@ -192,34 +221,66 @@ class Lane:
 
     async def _act(self, seen: Seen, keys: dict[str, None], *, full: bool) -> None:
         state = self._projector.state
-        observed = plan.observe(self._policy.fleet, state.ledger.look(self.name), seen.listing)
-        made = plan.make_plan(state, self._policy, self._served, observed, None if full else keys, self._moved)
-        self._forgive(self._failures.keys() if full else keys.keys(), made)
+        ghosts = self._ghosts.now(self._desk.record, self._clock.monotonic())
+        observed = observe(self._policy.fleet, self._desk.record, seen.listing, self._capabilities, ghosts)
+        made = plan.make_plan(
+            state, self._policy, self._served, observed, None if full else keys, self._moved, self._capabilities
+        )
+        needing = self._in_flight.keys() | {action.worker for action in made.actions}
+        self._retries.forgive(None if full else keys, needing)
         if full:
-            wanting = {action.worker for action in made.actions if isinstance(action, plan.Add)}
-            self.held = {name: held for name, held in self.held.items() if name in wanting}
-            self._finished = {name: tick for name, tick in self._finished.items() if tick > seen.began}
-            self._steps.forget_before(seen.began)
-            await self._note_drift(made, observed, self._finished.keys() | self._in_flight.keys())
-            self._look_for_moves(observed)
-        if state.roster.holding(self.name) is not None:
-            self.passes += full
-            return
+            await self._look_at_all(seen, observed, made)
+        if (report := self._guard.report()) is not None:
+            await self._notes.withheld(report)
+        if state.roster.holding(self.name) is None:
+            self._begin(seen, observed, made, keys, full=full)
+        self.passes += full
+
+    async def _look_at_all(self, seen: Seen, observed: Observed, made: plan.Plan) -> None:
+        """What only a full pass can tell."""
+        wanting = {action.worker for action in made.actions if isinstance(action, plan.Add)}
+        self.held = {name: held for name, held in self.held.items() if name in wanting}
+        self._finished = {name: tick for name, tick in self._finished.items() if tick > seen.began}
+        self._desk.urls.forget_before(seen.began)
+        by, self._force = self._force, None
+        removals = [action for action in made.actions if isinstance(action, plan.Remove)]
+        self._guard.look(removals, self._sizes(observed), by)
+        await self._notes.drift(made, observed, self._finished.keys() | self._in_flight.keys())
+        if self._served.exclusive and self._capabilities.remove:
+            self._strangers.look(observed.strangers, seen)
+        self._look_for_moves(observed)
+
+    def _sizes(self, observed: Observed) -> dict[str, int]:
+        """Entries of ours by pool."""
+        sizes: dict[str, int] = {}
+        for name, owned in observed.owned.items():
+            pool = self._guard.pool(name)
+            sizes[pool] = sizes.get(pool, 0) + len(owned)
+        return sizes
+
+    def _begin(self, seen: Seen, observed: Observed, made: plan.Plan, keys: dict[str, None], *, full: bool) -> None:
+        """Start the next step of every key that asks for one."""
         stale = {name for name, tick in self._finished.items() if tick > seen.began}
         # Marked while a step of theirs is under way; those that are started below are looked at as they are now.
         self._again.update(name for name in self._in_flight if full or name in keys)
-        for action in made.actions:
+        for action in self._startable(made):
             name = action.worker
             if name in self._in_flight:
                 continue
             if name in stale:
                 self._dirty[name] = None
-            elif name in keys or name not in self._retry_at:
+            elif name in keys or name not in self._retries:
                 self._start(action, seen, observed)
         self._again.update(_more_than_once(made.actions))
-        self.passes += full
 
-    def _look_for_moves(self, observed: plan.Observed) -> None:
+    def _startable(self, made: plan.Plan) -> tuple[plan.Action, ...]:
+        """All; but of a blind proxy that did not answer one at a time, which is its probe."""
+        if not self._desk.blind or self._desk.record.reachable is not False:
+            return made.actions
+        self._everything_when_back = True
+        return () if self._in_flight else made.actions[:1]
+
+    def _look_for_moves(self, observed: Observed) -> None:
         """Ask where the listed workers are now, beside the loop: a provider that is slow holds up no step."""
         if self._looking is None or self._looking.done():
             listed = {name: owned[0].entry.url for name, owned in observed.owned.items() if len(owned) == 1}
@@ -231,51 +292,43 @@ class Lane:
             self._break(exc)
 
     async def _find_moved(self, listed: dict[str, str]) -> None:
-        found = await self._admission.urls(listed, self._proxy.canonical_url)
-        for name, url in found.items():
-            if url != listed[name] and await self._admission.ready(name, url) is None:
-                self._moved[name] = url
+        found = await self._admission.sites(listed, self._proxy.canonical_url)
+        for name, site in found.items():
+            if site.url != listed[name] and await self._admission.ready(name, site) is None:
+                self._moved[name] = site.url
                 self._dirty[name] = None
                 self._wake.set()
 
     # -------------------------------------------------------------- keys in flight
 
-    def _start(self, action: plan.Action, seen: Seen, observed: plan.Observed) -> None:
-        self._retry_at.pop(action.worker, None)
+    def _start(self, action: plan.Action, seen: Seen, observed: Observed) -> None:
+        self._retries.started(action.worker)
         self._again.discard(action.worker)
         self._in_flight[action.worker] = asyncio.create_task(self._fly(action, seen, observed))
 
-    async def _fly(self, action: plan.Action, seen: Seen, observed: plan.Observed) -> None:
+    async def _fly(self, action: plan.Action, seen: Seen, observed: Observed) -> None:
         """One step of one key, from its start until the fold has passed its outcome."""
         try:
-            outcome = await self._carry_out(action, seen, observed)
+            again = self._retries.failed_before(action.worker)
+            outcome = await self._steps.carry_out(action, seen, observed, again=again)
         except Exception as exc:  # noqa: BLE001 - not swallowed: handed to `run`, which ends the lane with it
             self._break(exc)
             return
         name = action.worker
         del self._in_flight[name]
         self._moved.pop(name, None)
-        self._finished[name] = self._reader.tick()
+        self._finished[name] = self._desk.reader.tick()
         self._note(name, outcome)
         if outcome.evict is not None and outcome.evict.worker not in self._in_flight:
             self._start(outcome.evict, seen, observed)
+        if self._everything_when_back and self._desk.record.reachable is not False:
+            self._everything, self._everything_when_back = True, False
         self._wake.set()
 
     def _break(self, exc: BaseException) -> None:
         """End the lane with what one of its tasks failed with."""
         if self._broken is not None and not self._broken.done():
             self._broken.set_exception(exc)
-
-    async def _carry_out(self, action: plan.Action, seen: Seen, observed: plan.Observed) -> Outcome:
-        match action:
-            case plan.Add():
-                return await self._steps.add(action, seen, observed)
-            case plan.Remove():
-                return await self._steps.remove(action, seen)
-            case plan.Settle():
-                return await self._steps.settle(action)
-            case plan.Adopt():
-                return await self._steps.adopt(action)
 
     def _note(self, name: str, outcome: Outcome) -> None:
         if outcome.held is None:
@@ -286,53 +339,13 @@ class Lane:
                     "proxy.held", proxy=self.name, worker=name, gate=outcome.held.gate, reason=outcome.held.reason
                 )
             self.held[name] = outcome.held
-        if outcome.retry:
-            failures = self._failures[name] = self._failures.get(name, 0) + 1
-            self._retry_at[name] = self._clock.monotonic() + self._pause(failures - 1)
-        else:
-            self._failures.pop(name, None)
+        if not outcome.retry:
+            self._retries.succeeded(name)
+        elif not outcome.scheduled:
+            self._retries.failed(name)
         if outcome.follow or name in self._again:
             self._again.discard(name)
             self._dirty[name] = None
-
-    def _forgive(self, looked_at: Iterable[str], made: plan.Plan) -> None:
-        """Who needs nothing any more has not failed: its next life is not to wait for what its last one did."""
-        needing = self._in_flight.keys() | {action.worker for action in made.actions}
-        for name in set(looked_at) - needing:
-            self._failures.pop(name, None)
-
-    def _pause(self, failures: int) -> float:
-        """Exponential backoff with full jitter, in seconds."""
-        most = min(self._paces.backoff_most, self._paces.backoff_first * 2 ** min(failures, MOST_DOUBLINGS))
-        return self._rng.uniform(0, most)
-
-    # -------------------------------------------------------------- noted on change only
-
-    async def _note_reachable(self, listing: Listing) -> None:
-        self._outages = 0
-        record = self._projector.state.ledger.look(self.name)
-        if record.reachable is not True or record.version != listing.version:
-            self._tell("proxy.reachable", proxy=self.name, version=listing.version)
-            fact = ProxyReachable(proxy=self.name, version=listing.version)
-            await self._projector.passed(await self._writer.write(fact))
-
-    async def _note_unreachable(self, reason: str) -> None:
-        if self._projector.state.ledger.look(self.name).reachable is not False:
-            self._tell("proxy.unreachable", proxy=self.name, reason=reason)
-            fact = ProxyUnreachable(proxy=self.name, reason=reason[:LONGEST_REASON])
-            await self._projector.passed(await self._writer.write(fact))
-
-    async def _note_drift(self, made: plan.Plan, observed: plan.Observed, busy: set[str]) -> None:
-        missing = tuple(name for name in made.missing if name not in busy)[:MOST_NAMED]
-        unexpected = tuple(name for name in made.unexpected if name not in busy)[:MOST_NAMED]
-        foreign = tuple(url[:LONGEST_SHOWN] for url in observed.foreign[:MOST_NAMED])
-        drift = (missing, unexpected, foreign)
-        if drift == self._drift:
-            return
-        self._drift = drift
-        self._tell("proxy.drift", proxy=self.name, missing=missing, unexpected=unexpected, foreign=foreign)
-        fact = DriftFound(proxy=self.name, missing=missing, unexpected=unexpected, foreign=foreign)
-        await self._projector.passed(await self._writer.write(fact))
 
 
 def _more_than_once(actions: tuple[plan.Action, ...]) -> set[str]:

@@ -24,6 +24,7 @@ from rollbook.events import (
     Registering,
     RegistrationFact,
     RegistrationFailed,
+    RemovalWithheld,
 )
 from rollbook.projections.roster import NOTHING, Change, shortened
 
@@ -42,6 +43,9 @@ class Told(StrEnum):
 
 _UNSUPPORTED: Final = {"register": Told.ADD_UNSUPPORTED, "deregister": Told.REMOVE_UNSUPPORTED}
 
+MOST_GHOSTS: Final = 1000
+"""URLs remembered of one proxy; the oldest are forgotten first."""
+
 
 class Registration(msgspec.Struct, frozen=True, gc=False):
     """What the log says of one life of one worker at one proxy."""
@@ -54,6 +58,25 @@ class Registration(msgspec.Struct, frozen=True, gc=False):
     reason: str = ""
     failures: int = 0
     """In a row."""
+    retry_seconds: float | None = None
+    """From `time`: when it is tried again, as it was meant then."""
+    again: bool = False
+    """Of what could not be done: whether it may be possible now, with another controller or at another proxy."""
+    possible: bool = False
+    """Whether it may have been added at all: some intents end without a call."""
+    confirmed: bool = False
+    """Whether its entry was seen, or confirmed by a blind proxy, and no call since then can have taken it away."""
+    haunted: bool = False
+    """Whether an add was made whose effect nobody saw: it may still be carried out."""
+
+
+class Ghost(msgspec.Struct, frozen=True, gc=False):
+    """Of a life that is not registered any more: an add that may still be carried out."""
+
+    worker: str
+    incarnation: int
+    sequence: int
+    """Of the fact by which it was given up."""
 
 
 class ProxyRecord(msgspec.Struct, gc=False):
@@ -71,6 +94,10 @@ class ProxyRecord(msgspec.Struct, gc=False):
     """Worker → incarnation → what is known of it. A deregistered life is dropped."""
     foreign: tuple[str, ...] = ()
     """URLs in the last drift that Rollbook did not put there."""
+    withheld: dict[str, tuple[str, ...]] = {}
+    """By pool: workers whose removal the budget withholds."""
+    ghosts: dict[str, Ghost] = {}
+    """By URL: whose entry it is if one appears there, where a proxy keeps no tags. Until somebody registers there."""
 
 
 class Ledger(msgspec.Struct, gc=False):
@@ -104,33 +131,98 @@ class Ledger(msgspec.Struct, gc=False):
                 _try_again(record)
             case DriftFound():
                 record.foreign = fact.foreign
-            case _:  # RemovalWithheld is for people
+            case RemovalWithheld():
+                record.withheld.pop(fact.pool, None)
+                if fact.workers:
+                    record.withheld[fact.pool] = fact.workers
+            case _:  # a LeadershipTaken that is outranked; what an exclusive proxy lost
                 pass
         return NOTHING
 
 
 def _register(record: ProxyRecord, fact: RegistrationFact, recorded: Recorded) -> None:
     lives = record.registrations.setdefault(fact.worker, {})
+    before = lives.get(fact.incarnation)
     if isinstance(fact, Deregistered):
         lives.pop(fact.incarnation, None)
         if not lives:
             del record.registrations[fact.worker]
+        if before is not None:
+            _give_up(record, fact, before, recorded.sequence)
         return
-    before = lives.get(fact.incarnation)
-    failures = before.failures if before is not None else 0
+    lives[fact.incarnation] = _said(fact, before, recorded)
+    if isinstance(fact, Registering):
+        if before is not None and before.url != fact.url:
+            _give_up(record, fact, before, recorded.sequence)
+        record.ghosts.pop(fact.url, None)
+
+
+def _said(fact: RegistrationFact, before: Registration | None, recorded: Recorded) -> Registration:
+    """What is known of a life after one more word about it."""
+    said = Registration(
+        Told.REGISTERED,
+        fact.url,
+        recorded.sequence,
+        recorded.time,
+        possible=_possible(fact, before),
+        confirmed=_confirmed(fact, before),
+        haunted=_haunted(fact, before),
+    )
+    replace, failures = msgspec.structs.replace, 0 if before is None else before.failures
     match fact:
         case Registering():
-            told, reason = Told.REGISTERING, shortened(fact.reason)
+            return replace(said, told=Told.REGISTERING, reason=shortened(fact.reason), failures=failures)
         case Deregistering():
-            told, reason = Told.DEREGISTERING, shortened(fact.reason)
-        case Registered():
-            told, reason, failures = Told.REGISTERED, "", 0
+            return replace(said, told=Told.DEREGISTERING, reason=shortened(fact.reason), failures=failures)
         case RegistrationFailed():
-            told = Told.FAILED if fact.retryable else _UNSUPPORTED[fact.action]
-            reason, failures = f"{fact.action}: {shortened(fact.reason)}", failures + 1
+            return replace(
+                said,
+                told=Told.FAILED if fact.retryable else _UNSUPPORTED[fact.action],
+                reason=f"{fact.action}: {shortened(fact.reason)}",
+                failures=failures + 1,
+                retry_seconds=fact.retry_seconds,
+            )
         case _:
-            return
-    lives[fact.incarnation] = Registration(told, fact.url, recorded.sequence, recorded.time, reason, failures)
+            return said
+
+
+def _possible(fact: RegistrationFact, before: Registration | None) -> bool:
+    if isinstance(fact, Registering | RegistrationFailed) and (before is None or not before.possible):
+        called = isinstance(fact, RegistrationFailed) and fact.called and fact.retryable
+        return called or (isinstance(fact, Registering) and before is not None and _open(before))
+    return True
+
+
+def _confirmed(fact: RegistrationFact, before: Registration | None) -> bool:
+    """An intent changes nothing by itself; a removal that was called for, or left without a word, may have worked."""
+    if isinstance(fact, Registered):
+        return True
+    if before is None or not before.confirmed or before.url != fact.url:
+        return False
+    if isinstance(fact, Registering):
+        return before.told is not Told.DEREGISTERING
+    removed = isinstance(fact, RegistrationFailed) and fact.action == "deregister" and fact.called and fact.retryable
+    return not removed
+
+
+def _haunted(fact: RegistrationFact, before: Registration | None) -> bool:
+    """What failed, or was left without a word, may still come."""
+    if isinstance(fact, RegistrationFailed) and fact.action == "register" and fact.called:
+        return True
+    return before is not None and (before.haunted or (isinstance(fact, Registering) and _open(before)))
+
+
+def _open(registration: Registration) -> bool:
+    return registration.told is Told.REGISTERING
+
+
+def _give_up(record: ProxyRecord, fact: RegistrationFact, before: Registration, sequence: int) -> None:
+    """A life is counted on no longer at its old URL."""
+    if before.haunted or _open(before):
+        record.ghosts.pop(before.url, None)
+        record.ghosts[before.url] = Ghost(fact.worker, fact.incarnation, sequence)
+        if len(record.ghosts) > MOST_GHOSTS:
+            del record.ghosts[next(iter(record.ghosts))]
 
 
 def _try_again(record: ProxyRecord) -> None:
@@ -138,4 +230,4 @@ def _try_again(record: ProxyRecord) -> None:
     for lives in record.registrations.values():
         for incarnation, registration in lives.items():
             if registration.told in _UNSUPPORTED.values():
-                lives[incarnation] = msgspec.structs.replace(registration, told=Told.FAILED)
+                lives[incarnation] = msgspec.structs.replace(registration, again=True)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
+from functools import cached_property
 from typing import Final, TypeVar
 
-import msgspec
-
-from rollbook.projections.ports import Clock, Listing, Proxy, ProxyUnavailable
+from rollbook.projections.ending import end
+from rollbook.projections.ledger import ProxyRecord
+from rollbook.projections.observed import believed
+from rollbook.projections.ports import Clock, Entry, Listing, Proxy, ProxyUnavailable
 
 FIRST_PAUSE: Final = 0.002
 MOST_PAUSE: Final = 0.25
@@ -37,19 +39,30 @@ async def bounded(call: Awaitable[T], seconds: float, what: str) -> T:
         raise ProxyUnavailable(msg) from exc
 
 
-class Seen(msgspec.Struct, frozen=True, gc=False):
+class Seen:
     """A listing and when it began, on the lane's own count."""
 
-    began: int
-    listing: Listing
+    def __init__(self, began: int, listing: Listing) -> None:
+        self.began = began
+        self.listing = listing
+
+    @cached_property
+    def entries(self) -> dict[tuple[str, str], Entry]:
+        """By handle and URL."""
+        return {(entry.handle, entry.url): entry for entry in self.listing.entries}
+
+    def running(self, entry: Entry) -> int | None:
+        """On how many requests the proxy still works of what was listed as `entry`; None if it does not tell."""
+        now = self.entries.get((entry.handle, entry.url))
+        return 0 if now is None else now.running
 
 
 class Reader:
     """Lists one proxy on demand."""
 
     def __init__(self, proxy: Proxy, clock: Clock, seconds: float) -> None:
+        self.clock = clock
         self._proxy = proxy
-        self._clock = clock
         self._seconds = seconds
         self._count = itertools.count(1)
         self._running: asyncio.Task[Seen] | None = None
@@ -74,17 +87,22 @@ class Reader:
         return Seen(began, await bounded(self._proxy.list(), self._seconds, f"{self._proxy.name}: list"))
 
     async def until(
-        self, seen: Callable[[Listing], bool], give_up: Callable[[], Awaitable[str | None]], seconds: float
+        self,
+        seen: Callable[[Seen], bool],
+        give_up: Callable[[], Awaitable[str | None]],
+        seconds: float,
+        *,
+        most_pause: float = MOST_PAUSE,
     ) -> str | None:
         """Look again and again until `seen` is true (returns None) or there is a reason to stop (returned).
 
         `give_up` is asked after every look that did not show it. A look that fails is a look that did not show it.
         """
-        deadline = self._clock.monotonic() + seconds
+        deadline = self.clock.monotonic() + seconds
         pause = FIRST_PAUSE
         while True:
             try:
-                if seen((await self.fresh()).listing):
+                if seen(await self.fresh()):
                     return None
             except ProxyUnavailable as exc:
                 last = str(exc)
@@ -93,17 +111,26 @@ class Reader:
             reason = await give_up()
             if reason is not None:
                 return reason
-            if self._clock.monotonic() >= deadline:
+            if self.clock.monotonic() >= deadline:
                 return last
-            await self._clock.sleep(pause)
-            pause = min(pause * 2, MOST_PAUSE)
+            await self.clock.sleep(pause)
+            pause = min(pause * 2, most_pause)
 
     async def close(self) -> None:
         """Stop what is under way."""
-        tasks = [task for task in (self._running, self._next) if task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*(task for task in (self._running, self._next) if task is not None))
+
+
+class Believer(Reader):
+    """Stands where a reader does at a proxy that lists nothing: gives what the ledger believes of it now."""
+
+    def __init__(self, proxy: Proxy, clock: Clock, seconds: float, record: Callable[[], ProxyRecord]) -> None:
+        super().__init__(proxy, clock, seconds)
+        self._record = record
+
+    async def fresh(self) -> Seen:
+        """What the proxy should hold by the log. Calls nobody."""
+        return Seen(self.tick(), believed(self._record()))
 
 
 def _retrieved(task: asyncio.Task[Seen]) -> None:

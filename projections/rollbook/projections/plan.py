@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+from typing import Final
 
 import msgspec
 
-from rollbook.events import InvalidName, validate_name
-from rollbook.events.facts.base import LONGEST_URL, MAX_INTEGER
 from rollbook.projections import gates
 from rollbook.projections.fold import State
 from rollbook.projections.gates import Held
-from rollbook.projections.ledger import ProxyRecord, Registration, Told
+from rollbook.projections.ledger import Registration, Told
+from rollbook.projections.observed import Observed, Owned
 from rollbook.projections.policy import Policy, ProxyPolicy
-from rollbook.projections.ports import Entry, Listing
+from rollbook.projections.ports import Capabilities, Entry
 from rollbook.projections.roster import Roster
 from rollbook.projections.worker import Worker
 
@@ -46,6 +46,15 @@ class Remove(msgspec.Struct, frozen=True, gc=False):
     """Where this very life is now, where that is why."""
 
 
+class Strand(msgspec.Struct, frozen=True, gc=False):
+    """It is listed and does not belong here, and this kind of proxy removes nothing: write that down. No call."""
+
+    worker: str
+    incarnation: int
+    url: str
+    sequence: int
+
+
 class Settle(msgspec.Struct, frozen=True, gc=False):
     """The log still counts on an entry that is neither listed nor wanted: write down that it is gone. No call."""
 
@@ -65,24 +74,10 @@ class Adopt(msgspec.Struct, frozen=True, gc=False):
     sequence: int
 
 
-Action = Add | Remove | Settle | Adopt
+Action = Add | Remove | Strand | Settle | Adopt
 
-
-class Owned(msgspec.Struct, frozen=True, gc=False):
-    """A listed entry that is ours, and whose."""
-
-    worker: str
-    incarnation: int
-    entry: Entry
-
-
-class Observed(msgspec.Struct, frozen=True, gc=False):
-    """A listing with its entries told apart: ours by worker, and the others."""
-
-    owned: dict[str, list[Owned]]
-    foreign: tuple[str, ...]
-    urls: dict[str, Owned | None]
-    """Canonical URL → who has it; None for a foreign entry."""
+ALL: Final = Capabilities()
+"""Of a proxy that lists, removes and tags."""
 
 
 class Plan(msgspec.Struct, frozen=True, gc=False):
@@ -95,50 +90,6 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
     """Listed, ours, and of a life whose registration the log does not know."""
 
 
-def observe(fleet: str, record: ProxyRecord, listing: Listing) -> Observed:
-    """Tell a listing's entries apart: by tag where there is one, by the ledger's URLs otherwise [I11]."""
-    by_url: dict[str, tuple[str, int]] | None = None
-    owned: dict[str, list[Owned]] = {}
-    foreign: list[str] = []
-    urls: dict[str, Owned | None] = {}
-    for entry in listing.entries:
-        found = _by_tag(fleet, entry)
-        if entry.fleet is None:
-            if by_url is None:
-                by_url = _urls_of(record)
-            if entry.url in by_url:
-                found = Owned(*by_url[entry.url], entry)
-        urls[entry.url] = found
-        if found is None:
-            foreign.append(entry.url)
-        else:
-            owned.setdefault(found.worker, []).append(found)
-    return Observed(owned, tuple(sorted(foreign)), urls)
-
-
-def _by_tag(fleet: str, entry: Entry) -> Owned | None:
-    """Whose it is by its tags. Anyone may write tags; what cannot be a life of a worker of ours is none [I10]."""
-    if entry.fleet != fleet or entry.worker is None or entry.incarnation is None:
-        return None
-    if not 1 <= entry.incarnation <= MAX_INTEGER or len(entry.url) > LONGEST_URL:
-        return None
-    try:
-        return Owned(validate_name("worker", entry.worker), entry.incarnation, entry)
-    except InvalidName:
-        return None
-
-
-def _urls_of(record: ProxyRecord) -> dict[str, tuple[str, int]]:
-    """Canonical URL → whose it is by the ledger; the newest word on a URL counts."""
-    newest: dict[str, tuple[int, str, int]] = {}
-    for worker, lives in record.registrations.items():
-        for incarnation, registration in lives.items():
-            known = newest.get(registration.url)
-            if known is None or registration.sequence > known[0]:
-                newest[registration.url] = (registration.sequence, worker, incarnation)
-    return {url: (worker, incarnation) for url, (_, worker, incarnation) in newest.items()}
-
-
 def make_plan(
     state: State,
     policy: Policy,
@@ -146,10 +97,12 @@ def make_plan(
     observed: Observed,
     workers: Iterable[str] | None = None,
     moved: Mapping[str, str] = MappingProxyType({}),
+    capabilities: Capabilities = ALL,
 ) -> Plan:
     """The next step for each of `workers`, or for every worker that roster, ledger or listing knows if None.
 
-    `moved` says of listed workers, by name, at which URL they were found to be now.
+    `moved` says of listed workers, by name, at which URL they were found to be now. `capabilities` are the proxy's:
+    what it cannot do is not planned, or is only written down.
     """
     record = state.ledger.look(proxy.name)
     if workers is None:
@@ -166,12 +119,12 @@ def make_plan(
         held = gates.standing(state.roster, policy, proxy, name)
         current = state.roster.workers.get(name)
         if held is not None or current is None:
-            actions.extend(_unwanted(name, listed, lives, held, current))
+            actions.extend(_unwanted(name, listed, lives, held, current, capabilities))
         else:
             moved_to = moved.get(name)
             if moved_to is not None and not _may_have(state.roster, name, moved_to, observed):
                 moved_to = None
-            actions.extend(_wanted(name, listed, lives, current.incarnation, moved_to))
+            actions.extend(_wanted(name, listed, lives, current.incarnation, moved_to, capabilities))
             known = lives.get(current.incarnation)
             if not listed and known is not None and known.told is Told.REGISTERED:
                 missing.append(name)
@@ -181,45 +134,82 @@ def make_plan(
 
 
 def _unwanted(
-    name: str, listed: list[Owned], lives: dict[int, Registration], held: Held | None, current: Worker | None
+    name: str,
+    listed: list[Owned],
+    lives: dict[int, Registration],
+    held: Held | None,
+    current: Worker | None,
+    capabilities: Capabilities,
 ) -> list[Action]:
     """Nothing of it may be listed."""
     for own in listed:
-        if removable(lives, own):
+        if removable(lives, own, capabilities):
             return [Remove(name, own.incarnation, own.entry, _why(held, own, current))]
-    return _settle(name, lives, listed)
+    return [*_strand(name, listed, lives, capabilities), *_settle(name, lives, listed)]
 
 
-def removable(lives: dict[int, Registration], own: Owned) -> bool:
-    """Whether the proxy has not said yet that it cannot remove this life of a worker; `lives` are that worker's."""
+def removable(lives: dict[int, Registration], own: Owned, capabilities: Capabilities) -> bool:
+    """Whether the proxy can remove this life of a worker, as far as it has said; `lives` are that worker's."""
     known = lives.get(own.incarnation)
-    return known is None or known.told is not Told.REMOVE_UNSUPPORTED
+    refused = known is not None and known.told is Told.REMOVE_UNSUPPORTED and not known.again
+    return capabilities.remove and not refused
 
 
 def _wanted(
-    name: str, listed: list[Owned], lives: dict[int, Registration], incarnation: int, moved_to: str | None
+    name: str,
+    listed: list[Owned],
+    lives: dict[int, Registration],
+    incarnation: int,
+    moved_to: str | None,
+    capabilities: Capabilities,
 ) -> list[Action]:
     """Exactly one entry of its current life may be listed."""
-    for own in listed:
-        if own.incarnation != incarnation and removable(lives, own):
+    others = [own for own in listed if own.incarnation != incarnation]
+    for own in others:
+        if removable(lives, own, capabilities):
             return [Remove(name, own.incarnation, own.entry, f"superseded by incarnation {incarnation}")]
     mine = [own for own in listed if own.incarnation == incarnation]
     known = lives.get(incarnation)
-    actions = _settle(name, {life: told for life, told in lives.items() if life != incarnation}, listed)
-    if len(mine) > 1:
-        own = _spare(mine, known)
-        if removable(lives, own):
-            return [Remove(name, own.incarnation, own.entry, "listed more than once", unless_wanted=False)]
-    elif mine and moved_to is not None and mine[0].entry.url != moved_to and removable(lives, mine[0]):
-        entry = mine[0].entry
-        return [Remove(name, incarnation, entry, f"it is at {moved_to} now", unless_wanted=False, moved_to=moved_to)]
-    elif mine and not mine[0].entry.in_rotation and removable(lives, mine[0]):
-        return [Remove(name, incarnation, mine[0].entry, "the proxy keeps it out of rotation", unless_wanted=False)]
-    elif mine:
-        actions += _adopt(name, incarnation, mine[0].entry, known)
-    elif known is None or known.told is not Told.ADD_UNSUPPORTED:
+    actions = _strand(name, others, lives, capabilities)
+    actions += _settle(name, {life: told for life, told in lives.items() if life != incarnation}, listed)
+    if mine:
+        wrong = _misplaced(mine, known, moved_to)
+        if wrong is None and mine[0].certain:
+            return actions + _adopt(name, incarnation, mine[0].entry, known)
+        if wrong is not None and removable(lives, wrong[0], capabilities):
+            own, reason, there = wrong
+            return [Remove(name, incarnation, own.entry, reason, unless_wanted=False, moved_to=there)]
+        if wrong is not None and (wrong[2] is None or capabilities.remove):
+            return actions
+    if known is None or known.told is not Told.ADD_UNSUPPORTED or known.again:
         actions.append(Add(name, incarnation))
     return actions
+
+
+def _misplaced(
+    mine: list[Owned], known: Registration | None, moved_to: str | None
+) -> tuple[Owned, str, str | None] | None:
+    """Which entry of the current life must go although it is wanted, why, and where the worker is if that is why."""
+    if len(mine) > 1:
+        return _spare(mine, known), "listed more than once", None
+    own = mine[0]
+    if moved_to is not None and own.entry.url != moved_to:
+        return own, f"it is at {moved_to} now", moved_to
+    if not own.entry.in_rotation:
+        return own, "the proxy keeps it out of rotation", None
+    return None
+
+
+def _strand(name: str, listed: list[Owned], lives: dict[int, Registration], capabilities: Capabilities) -> list[Action]:
+    """Once for each entry that outlives its life."""
+    if capabilities.remove:
+        return []
+    found: list[Action] = []
+    for own in listed:
+        known = lives.get(own.incarnation)
+        if known is None or known.told is not Told.REMOVE_UNSUPPORTED:
+            found.append(Strand(name, own.incarnation, own.entry.url, known.sequence if known else 0))
+    return found
 
 
 def _may_have(roster: Roster, name: str, url: str, observed: Observed) -> bool:

@@ -68,6 +68,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     proxies: dict[str, ProxyPolicy]
     reconcile: ReconcilePolicy = ReconcilePolicy()
 
+    def call_seconds(self, proxy: ProxyPolicy) -> float:
+        """The deadline of one admin call to `proxy`, or of one listing."""
+        return self.reconcile.call_deadline if proxy.call_deadline is None else proxy.call_deadline
+
     def pool(self, name: str | None) -> PoolPolicy:
         """The policy of a pool; a pool that the file does not name has the defaults."""
         return self.pools.get(name or "", _DEFAULT_POOL)

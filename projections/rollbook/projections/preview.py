@@ -16,9 +16,11 @@ import msgspec
 from rollbook.projections import plan
 from rollbook.projections.fold import State
 from rollbook.projections.gates import Held
-from rollbook.projections.plan import Add, Observed, Remove
+from rollbook.projections.ledger import ProxyRecord
+from rollbook.projections.observed import Observed, observe
+from rollbook.projections.plan import Add, Remove
 from rollbook.projections.policy import Policy, ProxyPolicy
-from rollbook.projections.ports import Listing
+from rollbook.projections.ports import Capabilities, Listing
 from rollbook.projections.urls import in_the_way
 
 
@@ -106,6 +108,8 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
     """What was read at one proxy, and what was asked about its workers."""
 
     listing: Listing
+    """Of a blind proxy: what is believed to be there."""
+    capabilities: Capabilities = plan.ALL
     admitted: Mapping[str, str | Held] = {}
     """Newcomers: the canonical URL, or the admission gate that keeps them out. Who is missing was not asked about."""
     moved: Mapping[str, str] = {}
@@ -123,13 +127,17 @@ class Steps(msgspec.Struct, frozen=True):
 
 def lines_at(state: State, policy: Policy, served: ProxyPolicy, answers: Answers) -> tuple[list[Line], int]:
     """What a pass would change at one proxy, and how many outcomes it would only write down."""
-    observed = plan.observe(policy.fleet, state.ledger.look(served.name), answers.listing)
-    steps, unrecorded = steps_at(state, policy, served, observed, answers.moved)
+    observed = observe(policy.fleet, state.ledger.look(served.name), answers.listing, answers.capabilities)
+    steps, unrecorded = steps_at(state, policy, served, observed, answers.moved, answers.capabilities)
     lines = _changes(state, policy, served, answers, steps)
+    foreign = [
+        _foreign(served, url, leaves=served.exclusive and answers.capabilities.remove) for url in observed.foreign
+    ]
+    lines += [line for line in foreign if line.change is Change.DEREGISTER]
     decision = state.roster.holding(served.name)
     if decision is not None:
         lines = [_withheld(line, f"held by {decision.by}: {decision.why}") for line in lines]
-    lines += [_foreign(served, url) for url in observed.foreign]
+    lines += [line for line in foreign if line.change is Change.FOREIGN]
     return sorted(lines, key=lambda line: (_ORDER.index(line.change), line.worker or "", line.url or "")), unrecorded
 
 
@@ -137,24 +145,36 @@ _ORDER: Final = (Change.REGISTER, Change.REPLACE, Change.DEREGISTER, Change.WITH
 
 
 def steps_at(
-    state: State, policy: Policy, served: ProxyPolicy, observed: Observed, moved: Mapping[str, str]
+    state: State,
+    policy: Policy,
+    served: ProxyPolicy,
+    observed: Observed,
+    moved: Mapping[str, str],
+    capabilities: Capabilities = plan.ALL,
 ) -> tuple[dict[str, Steps], int]:
     """By worker: all that is to be done at one proxy; and how many outcomes are only to be written down."""
-    made = plan.make_plan(state, policy, served, observed, moved=moved)
+    made = plan.make_plan(state, policy, served, observed, moved=moved, capabilities=capabilities)
     calls = {action.worker: action for action in made.actions if isinstance(action, (Add, Remove))}
     unrecorded = sum(not isinstance(action, (Add, Remove)) for action in made.actions)
-    return {name: _follow(state, policy, served, observed, moved, name) for name in calls}, unrecorded
+    followed = {name: _follow(state, policy, served, observed, moved, capabilities, name) for name in calls}
+    return followed, unrecorded
 
 
 def _follow(
-    state: State, policy: Policy, served: ProxyPolicy, observed: Observed, moved: Mapping[str, str], name: str
+    state: State,
+    policy: Policy,
+    served: ProxyPolicy,
+    observed: Observed,
+    moved: Mapping[str, str],
+    capabilities: Capabilities,
+    name: str,
 ) -> Steps:
     """One step after the other, each on a listing without what went before it."""
     left = list(observed.owned.get(name, ()))
     removals: list[Remove] = []
     while True:
         seen = Observed({name: left} if left else {}, (), observed.urls)
-        actions = plan.make_plan(state, policy, served, seen, [name], moved).actions
+        actions = plan.make_plan(state, policy, served, seen, [name], moved, capabilities).actions
         removal = next((action for action in actions if isinstance(action, Remove)), None)
         if removal is None:
             return Steps(tuple(removals), next((action for action in actions if isinstance(action, Add)), None))
@@ -167,7 +187,7 @@ def _changes(
 ) -> list[Line]:
     gone = {id(removal.entry) for one in steps.values() for removal in one.removals}
     stays = Listing(tuple(entry for entry in answers.listing.entries if id(entry) not in gone))
-    observed = plan.observe(policy.fleet, state.ledger.look(served.name), stays)
+    observed = observe(policy.fleet, state.ledger.look(served.name), stays, answers.capabilities)
     lines: list[Line] = []
     for name, one in steps.items():
         if one.add is None:
@@ -175,7 +195,7 @@ def _changes(
             continue
         admitted = answers.admitted.get(name)
         if isinstance(admitted, str):
-            blocked = in_the_way(state, served.name, one.add, admitted, observed)
+            blocked = in_the_way(state, policy, served, answers.capabilities, one.add, admitted, observed)
             if blocked is not None and blocked[1] is None:
                 admitted = blocked[0]
             elif blocked is not None and blocked[1] is not None:
@@ -232,15 +252,22 @@ def _withheld(line: Line, why: str) -> Line:
     return msgspec.structs.replace(line, change=Change.WITHHELD, would=line.change, reason=reason)
 
 
-def _foreign(served: ProxyPolicy, url: str) -> Line:
+def _foreign(served: ProxyPolicy, url: str, *, leaves: bool) -> Line:
+    """An entry of others: reported, or removed where the proxy is to hold no others [I11]."""
     return Line(
-        change=Change.FOREIGN,
+        change=Change.DEREGISTER if leaves else Change.FOREIGN,
         proxy=served.name,
         worker=None,
         incarnation=None,
         url=url,
-        reason="Rollbook did not put it there",
+        reason="Rollbook did not put it there" + (", and the proxy is exclusive" if leaves else ""),
     )
+
+
+def withheld_by_the_log(record: ProxyRecord) -> dict[str, str]:
+    """Whose removal the budget withholds by the log's last word, and why."""
+    reason = "beyond the removal budget, and it answered when it was asked"
+    return {name: reason for names in record.withheld.values() for name in names}
 
 
 def newcomers(steps: Mapping[str, Steps]) -> list[Add]:
@@ -248,4 +275,15 @@ def newcomers(steps: Mapping[str, Steps]) -> list[Add]:
     return [one.add for one in steps.values() if one.add is not None]
 
 
-__all__ = ["Answers", "Change", "Line", "Preview", "Steps", "Was", "lines_at", "newcomers", "steps_at"]
+__all__ = [
+    "Answers",
+    "Change",
+    "Line",
+    "Preview",
+    "Steps",
+    "Was",
+    "lines_at",
+    "newcomers",
+    "steps_at",
+    "withheld_by_the_log",
+]

@@ -29,6 +29,7 @@ from rollbook.events import (
     WeightsPublished,
     WorkerCordoned,
     WorkerDown,
+    WorkerDraining,
     WorkerFact,
     WorkerForgotten,
     WorkerResumed,
@@ -39,7 +40,7 @@ from rollbook.events import (
 )
 from rollbook.events.facts import DIRECT_EVIDENCE
 from rollbook.projections.transitions import NOT_SEEN, STALE, Relation, relate, rule
-from rollbook.projections.worker import LIVE, Phase, Suspension, Worker, new_worker
+from rollbook.projections.worker import LIVE, Decision, Phase, Suspension, Worker, new_worker
 
 REMEMBERED_IDS: Final = 32
 """Per worker: how far back a repeated id is recognised once the server's duplicate window has passed."""
@@ -68,14 +69,6 @@ NOTHING: Final = Change()
 _DUPLICATE: Final = Change(ignored="a repeated id")
 
 
-class Decision(msgspec.Struct, frozen=True, gc=False):
-    """Something an operator decided: who, why, when in the log."""
-
-    by: str
-    why: str
-    sequence: int
-
-
 class Cell(msgspec.Struct, frozen=True, gc=False):
     """A declared cell."""
 
@@ -91,6 +84,8 @@ class Roster(msgspec.Struct, gc=False):
     """By worker, known or not; survives new incarnations."""
     tombstones: dict[str, int] = {}
     """Forgotten workers: only a higher incarnation returns."""
+    forgotten: dict[str, Decision] = {}
+    """Who had them forgotten, and why."""
     cells: dict[str, list[str]] = {}
     """`<pool>/<cell>` → names of its workers, in the order in which they were first heard of."""
     declared: dict[str, Cell] = {}
@@ -102,6 +97,8 @@ class Roster(msgspec.Struct, gc=False):
     """By observer: `as_of` of its last listing."""
     run_id: str | None = None
     ended: bool = False
+    ending: Decision | None = None
+    """Who ended the run that has ended, and why."""
     recent: dict[str, dict[str, None]] = {}
     """The last ids of every worker, and of the fleet under `""`."""
 
@@ -147,7 +144,7 @@ class Roster(msgspec.Struct, gc=False):
             return Change(ignored=NOT_SEEN)
         if worker.began == 0:
             self.workers[name] = worker
-            self.tombstones.pop(name, None)
+            self._remember(name)
         place = (worker.pool, worker.cell)
         if relation is Relation.NEWER:
             worker.begin_life(incarnation, recorded.sequence)
@@ -219,7 +216,7 @@ class Roster(msgspec.Struct, gc=False):
                 if self.cordons.pop(name, None) is None:
                     return Change(ignored="it was not cordoned")
             case WorkerForgotten():
-                return self._forget(name)
+                return self._forget(name, _decision(fact, recorded))
             case DrainRequested():
                 worker = self.workers.get(name)
                 return self._worker(fact, worker.incarnation if worker else 0, recorded)
@@ -227,12 +224,18 @@ class Roster(msgspec.Struct, gc=False):
                 return NOTHING
         return Change((name,))
 
-    def _forget(self, name: str) -> Change:
+    def _forget(self, name: str, decision: Decision) -> Change:
         worker = self.workers.pop(name, None)
         if worker is None:
             return Change(ignored="nothing is known of this worker")
         self.tombstones[name] = worker.incarnation
+        self.forgotten[name] = decision
         return Change((name, *self._unplace(name, _cell_key(worker.pool, worker.cell))))
+
+    def _remember(self, name: str) -> None:
+        """It has started anew."""
+        self.tombstones.pop(name, None)
+        self.forgotten.pop(name, None)
 
     # -------------------------------------------------------------- the fleet
 
@@ -266,7 +269,7 @@ class Roster(msgspec.Struct, gc=False):
     def _run_began(self, fact: FleetStarted, recorded: Recorded) -> Change:
         if fact.run_id == self.run_id:
             return Change(ignored="this run has begun already")
-        self.run_id, self.ended = fact.run_id, False
+        self.run_id, self.ended, self.ending = fact.run_id, False, None
         self.bars.clear()
         self.declared.clear()  # its cells may be numbered from 1 again
         return self._retire_all(f"run {shortened(fact.run_id)} began", recorded)
@@ -276,6 +279,8 @@ class Roster(msgspec.Struct, gc=False):
             ended, begun = shortened(fact.run_id), shortened(self.run_id or "")
             return Change(ignored=f"it ends run {ended}, and run {begun} has begun since")
         self.ended = True
+        author = shortened(recorded.source.rpartition("/")[2])
+        self.ending = Decision(author, shortened(fact.reason), recorded.sequence)
         return self._retire_all(shortened(fact.reason or f"run {fact.run_id} ended"), recorded)
 
     def _retire_all(self, reason: str, recorded: Recorded) -> Change:
@@ -319,7 +324,7 @@ class Roster(msgspec.Struct, gc=False):
             return ()
         if relation is Relation.NEWER:
             self.workers[line.worker] = worker
-            self.tombstones.pop(line.worker, None)
+            self._remember(line.worker)
             worker.begin_life(line.incarnation, recorded.sequence)
             self._place(worker, (worker.pool, worker.cell))
         elif worker.phase is Phase.DOWN:
@@ -357,6 +362,8 @@ def _mark(worker: Worker, fact: Fact, sequence: int) -> None:
             worker.ended = sequence
             if worker.evidence not in DIRECT_EVIDENCE:
                 worker.evidence, worker.reason = fact.evidence, shortened(fact.reason)
+        case WorkerDraining() | DrainRequested():
+            _drain(worker, fact, sequence)
         case RecoveryStarted():
             worker.evidence = worker.evidence or "planned"
         case WorkerSuspected():
@@ -371,6 +378,13 @@ def _mark(worker: Worker, fact: Fact, sequence: int) -> None:
             worker.weights = fact.version
         case _:
             return
+
+
+def _drain(worker: Worker, fact: WorkerDraining | DrainRequested, sequence: int) -> None:
+    worker.drain_seconds = fact.deadline_seconds
+    if isinstance(fact, DrainRequested):
+        worker.drain = Decision(shortened(fact.by), shortened(fact.why), sequence)
+        worker.reason = f"asked for by {worker.drain.by}: {worker.drain.why}"
 
 
 __all__ = ["NOTHING", "REMEMBERED_IDS", "STALE", "Cell", "Change", "Decision", "Roster"]

@@ -11,13 +11,17 @@ from enum import StrEnum
 
 import msgspec
 
-from rollbook.projections import gates, plan
+from rollbook.projections import gates
 from rollbook.projections.admission import PROBES_IN_FLIGHT, Admission
+from rollbook.projections.decisions import DecisionStatus, decisions
 from rollbook.projections.fold import State
-from rollbook.projections.gates import Gate, Held
+from rollbook.projections.gates import Held
 from rollbook.projections.listing import bounded
+from rollbook.projections.observed import Observed, believed, observe
+from rollbook.projections.plan import Add
 from rollbook.projections.policy import Policy, ProxyPolicy
 from rollbook.projections.ports import Listing, Located, ProviderError, Proxy, ProxyUnavailable, WorkerProvider
+from rollbook.projections.urls import in_the_way
 from rollbook.projections.worker import Worker
 
 
@@ -91,6 +95,10 @@ class FleetStatus(msgspec.Struct, frozen=True):
     proxies: tuple[ProxyStatus, ...]
     notes: tuple[str, ...] = ()
     """What could not be asked, for people."""
+    decisions: tuple[DecisionStatus, ...] = ()
+    """In the order in which they were made."""
+    controller: str | None = None
+    """Who leads; None if no controller was asked."""
 
 
 class Look:
@@ -125,14 +133,21 @@ class Look:
             for worker, registration in found.items():
                 by_worker.setdefault(worker, []).append(registration)
         workers = tuple(
-            self._worker(worker, located.get(worker.name), by_worker[worker.name])
+            worker_status(worker, located.get(worker.name), tuple(by_worker[worker.name]))
             for worker in self._state.roster.workers.values()
         )
         drifted = {Standing.MISSING, Standing.UNWANTED, Standing.UNKNOWN}
         drift = any(r.state in drifted for registrations in by_worker.values() for r in registrations)
         converged = not drift and all(proxy.reachable for proxy in proxies)
         return FleetStatus(
-            self._policy.fleet, self._state.sequence, time, converged, workers, tuple(proxies), tuple(self._notes)
+            self._policy.fleet,
+            self._state.sequence,
+            time,
+            converged,
+            workers,
+            tuple(proxies),
+            tuple(self._notes),
+            decisions(self._state.roster),
         )
 
     async def _locate(self) -> dict[str, Located]:
@@ -149,27 +164,13 @@ class Look:
         return {}
 
     async def _list(self, name: str) -> Listing | str:
+        proxy, record = self._proxies[name], self._state.ledger.look(name)
+        if not proxy.capabilities.list:
+            return record.reason if record.reachable is False else believed(record)
         try:
-            return await bounded(self._proxies[name].list(), self._policy.reconcile.call_deadline, "list")
+            return await bounded(proxy.list(), self._policy.call_seconds(self._policy.proxies[name]), "list")
         except ProxyUnavailable as exc:
             return str(exc)
-
-    def _worker(self, worker: Worker, located: Located | None, registrations: list[RegistrationStatus]) -> WorkerStatus:
-        primary = None
-        if located is not None and located.incarnation in {0, worker.incarnation}:
-            primary = located.addresses.get("primary")
-        return WorkerStatus(
-            worker.name,
-            worker.pool,
-            worker.cell,
-            worker.rank,
-            worker.incarnation,
-            str(worker.phase),
-            worker.since_time,
-            None if primary is None else str(primary),
-            worker.suspicion,
-            tuple(registrations),
-        )
 
     async def _at(self, name: str, answer: Listing | str) -> tuple[dict[str, RegistrationStatus], ProxyStatus]:
         """Every worker's standing at one proxy, by what it listed (or why it did not)."""
@@ -183,7 +184,7 @@ class Look:
             return found, ProxyStatus(
                 name, kind, reachable=False, reason=answer, registered=0, wanted=len(found), foreign=(), version=None
             )
-        observed = plan.observe(self._policy.fleet, self._state.ledger.look(name), answer)
+        observed = observe(self._policy.fleet, self._state.ledger.look(name), answer, self._proxies[name].capabilities)
         names = dict.fromkeys([*self._served(served), *observed.owned])
         standings = await asyncio.gather(*(self._standing(worker, served, observed) for worker in names))
         found = dict(zip(names, standings, strict=True))
@@ -204,7 +205,7 @@ class Look:
         """The workers whose pool this proxy serves."""
         return [worker.name for worker in self._state.roster.workers.values() if worker.pool in served.pools]
 
-    async def _standing(self, name: str, served: ProxyPolicy, observed: plan.Observed) -> RegistrationStatus:
+    async def _standing(self, name: str, served: ProxyPolicy, observed: Observed) -> RegistrationStatus:
         worker = self._state.roster.workers.get(name)
         listed = observed.owned.get(name, [])
         held = gates.standing(self._state.roster, self._policy, served, name)
@@ -225,15 +226,34 @@ class Look:
         reason = "not registered yet" if told is None else f"{told.told}: {told.reason}".removesuffix(": ")
         return RegistrationStatus(served.name, Standing.MISSING, admitted, None, reason)
 
-    async def _admitted(self, name: str, incarnation: int, served: ProxyPolicy, observed: plan.Observed) -> str | Held:
-        url = await self._admission.locate(name, incarnation, self._proxies[served.name].canonical_url)
-        if isinstance(url, Held):
-            return url
-        holder = observed.urls.get(url, url)
-        if holder is None:
-            return Held(Gate.ADDRESS_FREE, f"{url} is listed by somebody else's entry")
-        if isinstance(holder, plan.Owned) and self._state.roster.began_after(holder.worker, holder.incarnation, name):
-            return Held(
-                Gate.ADDRESS_FREE, f"{url} belongs to {holder.worker}, whose life {holder.incarnation} is newer"
-            )
-        return await self._admission.ready(name, url) or url
+    async def _admitted(self, name: str, incarnation: int, served: ProxyPolicy, observed: Observed) -> str | Held:
+        proxy = self._proxies[served.name]
+        site = await self._admission.locate(name, incarnation, proxy.canonical_url)
+        if isinstance(site, Held):
+            return site
+        add, state = Add(name, incarnation), self._state
+        blocked = in_the_way(state, self._policy, served, proxy.capabilities, add, site.url, observed)
+        if blocked is not None and blocked[1] is None:
+            return blocked[0]
+        return await self._admission.ready(name, site) or site.url
+
+
+def worker_status(
+    worker: Worker, located: Located | None, registrations: tuple[RegistrationStatus, ...]
+) -> WorkerStatus:
+    """A worker as it is shown; `located` is what the provider says of it, None if it was not asked or does not know."""
+    primary = None
+    if located is not None and located.incarnation in {0, worker.incarnation}:
+        primary = located.addresses.get("primary")
+    return WorkerStatus(
+        worker.name,
+        worker.pool,
+        worker.cell,
+        worker.rank,
+        worker.incarnation,
+        str(worker.phase),
+        worker.since_time,
+        None if primary is None else str(primary),
+        worker.suspicion,
+        registrations,
+    )

@@ -8,27 +8,37 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from rollbook.projections import plan
-from rollbook.projections.admission import PROBES_IN_FLIGHT, Admission
+from rollbook.projections.admission import PROBES_IN_FLIGHT, Admission, Site
 from rollbook.projections.fold import State
 from rollbook.projections.gates import Held
 from rollbook.projections.listing import bounded
+from rollbook.projections.observed import Observed, believed, observe
 from rollbook.projections.plan import Add
 from rollbook.projections.policy import Policy, ProxyPolicy
 from rollbook.projections.ports import Listing, Proxy, ProxyUnavailable
-from rollbook.projections.preview import Answers, Line, Preview, lines_at, newcomers, steps_at
+from rollbook.projections.preview import Answers, Line, Preview, lines_at, newcomers, steps_at, withheld_by_the_log
 
 
 class Survey:
-    """Takes previews of one fleet. Without `admission` nobody is asked about newcomers, and their URLs stay unknown."""
+    """Takes previews of one fleet. Without `admission` nobody is asked about newcomers, and their URLs stay unknown.
+
+    `withheld` is what the lanes withhold now, by proxy and worker; without it the log's last word is taken.
+    """
 
     def __init__(
-        self, policy: Policy, state: State, *, proxies: Mapping[str, Proxy], admission: Admission | None
+        self,
+        policy: Policy,
+        state: State,
+        *,
+        proxies: Mapping[str, Proxy],
+        admission: Admission | None,
+        withheld: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         self._policy = policy
         self._state = state
         self._proxies = proxies
         self._admission = admission
+        self._withheld = withheld
         self._probes = asyncio.Semaphore(PROBES_IN_FLIGHT)
 
     async def take(self, time: str, only: Iterable[str] | None = None, notes: tuple[str, ...] = ()) -> Preview:
@@ -56,39 +66,54 @@ class Survey:
 
     async def _at(self, name: str) -> tuple[list[Line], int] | str:
         served, proxy = self._policy.proxies[name], self._proxies[name]
-        deadline = served.call_deadline or self._policy.reconcile.call_deadline
         try:
-            listing = await bounded(proxy.list(), deadline, f"{name}: list")
+            listing = await self._list(served, proxy)
         except ProxyUnavailable as exc:
             return str(exc)
         if self._admission is None:
-            return lines_at(self._state, self._policy, served, Answers(listing=listing))
+            unasked = Answers(listing=listing, capabilities=proxy.capabilities, budget=self._budget(name))
+            return lines_at(self._state, self._policy, served, unasked)
         answers = await self._ask(self._admission, served, proxy, listing)
         return lines_at(self._state, self._policy, served, answers)
 
+    def _budget(self, name: str) -> Mapping[str, str]:
+        """Whose removal is withheld at a proxy, and why [I12]."""
+        if self._withheld is not None:
+            return self._withheld.get(name, {})
+        return withheld_by_the_log(self._state.ledger.look(name))
+
+    async def _list(self, served: ProxyPolicy, proxy: Proxy) -> Listing:
+        """What it lists; of a blind one, what the log believes."""
+        if not proxy.capabilities.list:
+            return believed(self._state.ledger.look(served.name))
+        return await bounded(proxy.list(), self._policy.call_seconds(served), f"{served.name}: list")
+
     async def _ask(self, admission: Admission, served: ProxyPolicy, proxy: Proxy, listing: Listing) -> Answers:
-        observed = plan.observe(self._policy.fleet, self._state.ledger.look(served.name), listing)
+        record, capabilities = self._state.ledger.look(served.name), proxy.capabilities
+        observed = observe(self._policy.fleet, record, listing, capabilities)
         moved = await self._moved(admission, proxy, observed)
-        steps, _ = steps_at(self._state, self._policy, served, observed, moved)
+        steps, _ = steps_at(self._state, self._policy, served, observed, moved, capabilities)
         adds = newcomers(steps)
         admitted = await asyncio.gather(*(self._admit(admission, proxy, add) for add in adds))
         answers = {add.worker: answer for add, answer in zip(adds, admitted, strict=True)}
-        return Answers(listing=listing, admitted=answers, moved=moved)
+        return Answers(
+            listing=listing, capabilities=capabilities, admitted=answers, moved=moved, budget=self._budget(served.name)
+        )
 
-    async def _moved(self, admission: Admission, proxy: Proxy, observed: plan.Observed) -> dict[str, str]:
+    async def _moved(self, admission: Admission, proxy: Proxy, observed: Observed) -> dict[str, str]:
         listed = {name: owned[0].entry.url for name, owned in observed.owned.items() if len(owned) == 1}
-        found = await admission.urls(listed, proxy.canonical_url)
-        elsewhere = {name: url for name, url in found.items() if url != listed[name]}
-        held = await asyncio.gather(*(self._ready(admission, name, url) for name, url in elsewhere.items()))
-        return {name: url for (name, url), no in zip(elsewhere.items(), held, strict=True) if no is None}
+        found = await admission.sites(listed, proxy.canonical_url)
+        elsewhere = {name: site for name, site in found.items() if site.url != listed[name]}
+        held = await asyncio.gather(*(self._ready(admission, name, site) for name, site in elsewhere.items()))
+        return {name: site.url for (name, site), no in zip(elsewhere.items(), held, strict=True) if no is None}
 
     async def _admit(self, admission: Admission, proxy: Proxy, add: Add) -> str | Held:
         async with self._probes:
-            url = await admission.locate(add.worker, add.incarnation, proxy.canonical_url)
-        if isinstance(url, Held):
-            return url
-        return await self._ready(admission, add.worker, url) or url
+            site = await admission.locate(add.worker, add.incarnation, proxy.canonical_url)
+        if isinstance(site, Held):
+            return site
+        return await self._ready(admission, add.worker, site) or site.url
 
-    async def _ready(self, admission: Admission, name: str, url: str) -> Held | None:
+    async def _ready(self, admission: Admission, name: str, site: Site) -> Held | None:
         async with self._probes:
-            return await admission.ready(name, url)
+            return await admission.ready(name, site)

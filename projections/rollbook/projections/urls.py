@@ -9,18 +9,29 @@ from rollbook.projections import gates
 from rollbook.projections.fold import State
 from rollbook.projections.gates import Gate, Held
 from rollbook.projections.listing import Seen
-from rollbook.projections.plan import Add, Observed, Remove, removable
+from rollbook.projections.observed import Observed
+from rollbook.projections.plan import Add, Remove, removable
 from rollbook.projections.policy import Policy, ProxyPolicy
+from rollbook.projections.ports import Capabilities
 from rollbook.projections.projector import Projector
 
 
 class Urls:
     """The URLs of one proxy, as its lane changes them. `tick` gives the present moment on the count of `Seen.began`."""
 
-    def __init__(self, projector: Projector, policy: Policy, served: ProxyPolicy, *, tick: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        projector: Projector,
+        policy: Policy,
+        served: ProxyPolicy,
+        capabilities: Capabilities,
+        *,
+        tick: Callable[[], int],
+    ) -> None:
         self._projector = projector
         self._policy = policy
         self._served = served
+        self._capabilities = capabilities
         self._tick = tick
         self._busy: set[str] = set()
         self._changed: dict[str, int] = {}
@@ -56,7 +67,8 @@ class Urls:
         claim = self._claims.get(url)
         if claim is not None and self.owns(claim, action.worker):
             return _not_free(f"{url} belongs to {claim[0]}, whose life {claim[1]} is newer")
-        found = in_the_way(self._projector.state, self._served.name, action, url, observed)
+        state = self._projector.state
+        found = in_the_way(state, self._policy, self._served, self._capabilities, action, url, observed)
         if found is not None and found[1] is not None:
             self._claims[url] = life
         return found
@@ -68,7 +80,13 @@ class Urls:
 
 
 def in_the_way(
-    state: State, proxy: str, action: Add, url: str, observed: Observed
+    state: State,
+    policy: Policy,
+    served: ProxyPolicy,
+    capabilities: Capabilities,
+    action: Add,
+    url: str,
+    observed: Observed,
 ) -> tuple[Held, Remove | None] | None:
     """The gate `address_free` by what is listed: None if `url` may be added; else as in `Urls.taken`."""
     if url not in observed.urls:
@@ -76,13 +94,16 @@ def in_the_way(
     holder = observed.urls[url]
     if holder is None:
         return _not_free(f"{url} is listed by somebody else's entry")
-    whose = holder.worker
+    whose, heir = holder.worker, (action.worker, action.incarnation)
+    if (whose, holder.incarnation) == heir:
+        return None
     if state.roster.began_after(whose, holder.incarnation, action.worker):
         return _not_free(f"{url} belongs to {whose}, whose life {holder.incarnation} is newer")
-    if not removable(state.ledger.look(proxy).registrations.get(whose, {}), holder):
+    if not capabilities.remove and gates.unwanted(state.roster, policy, served, whose, holder.incarnation) is not None:
+        return None  # the entry outlived its life, and is taken over with its URL
+    if not removable(state.ledger.look(served.name).registrations.get(whose, {}), holder, capabilities):
         return _not_free(f"{url} is listed for {whose}, and the proxy cannot remove it")
     reason = f"its url belongs to {action.worker} now"
-    heir = (action.worker, action.incarnation)
     evict = Remove(whose, holder.incarnation, holder.entry, reason, unless_wanted=False, heir=heir)
     return _not_free(f"{url} is still listed for {whose}", evict)
 

@@ -24,6 +24,14 @@ LIVE = frozenset({Phase.STARTING, Phase.SERVING, Phase.DRAINING})
 """Phases of a life that has not ended."""
 
 
+class Decision(msgspec.Struct, frozen=True, gc=False):
+    """Something that a person decided: who, why, when in the log."""
+
+    by: str
+    why: str
+    sequence: int
+
+
 class Suspension(msgspec.Struct, frozen=True, gc=False):
     """Asleep on purpose."""
 
@@ -61,6 +69,10 @@ class Worker(msgspec.Struct, omit_defaults=True, gc=False):
     suspicion: str | None = None
     suspension: Suspension | None = None
     weights: int | None = None
+    drain: Decision | None = None
+    """Who asked for its draining, if a person did."""
+    drain_seconds: float | None = None
+    """For how long its running requests may be waited for, by the word of whoever has it drained."""
 
     def begin_life(self, incarnation: int, sequence: int) -> None:
         """Forget all that belonged to the life before; what stays is the name and the place in the fleet."""
@@ -75,6 +87,8 @@ class Worker(msgspec.Struct, omit_defaults=True, gc=False):
         self.suspicion = None
         self.suspension = None
         self.weights = None
+        self.drain = None
+        self.drain_seconds = None
 
     def identify(self, fact: WorkerFact) -> None:
         """Take over what the fact says about the worker's place in the fleet."""

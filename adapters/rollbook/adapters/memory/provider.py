@@ -9,6 +9,7 @@ import msgspec
 from rollbook.projections.ports import (
     Clock,
     HostAndPort,
+    Identity,
     Located,
     ProviderUnavailable,
     ProviderWorker,
@@ -26,6 +27,7 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
     addresses: dict[str, HostAndPort]
     alive: bool
     serving: bool
+    identity: Identity | None = None
 
 
 class MemoryProvider:
@@ -47,14 +49,15 @@ class MemoryProvider:
         addresses: dict[str, HostAndPort],
         alive: bool = True,
         serving: bool = True,
+        identity: Identity | None = None,
     ) -> None:
-        """From now on this life of `worker` is at `addresses`."""
-        self._workers[worker] = Placed(incarnation, dict(addresses), alive, serving)
+        """From now on this life of `worker` is at `addresses`, and says who it is as `identity` tells."""
+        self._workers[worker] = Placed(incarnation, dict(addresses), alive, serving, identity)
 
     def kill(self, worker: str) -> None:
         """It is known, and dead."""
         placed = self._workers[worker]
-        self._workers[worker] = Placed(placed.incarnation, placed.addresses, alive=False, serving=False)
+        self._workers[worker] = msgspec.structs.replace(placed, alive=False, serving=False)
 
     def forget(self, worker: str) -> None:
         """It is not known any more."""
@@ -76,7 +79,7 @@ class MemoryProvider:
         """All that it knows of `names`. Raises `ProviderUnavailable`."""
         workers = await self._answer()
         return {
-            name: Located(dict(placed.addresses), placed.incarnation, placed.alive)
+            name: Located(dict(placed.addresses), placed.incarnation, placed.alive, placed.identity)
             for name in names
             if (placed := workers.get(name)) is not None
         }

@@ -273,6 +273,7 @@ class MemoryProxy:
 
     def _quieten(self, handle: str) -> None:
         if handle in self._entries and not self._chance.hits(self.faults.lie):
+            self._entries[handle] = msgspec.structs.replace(self._entries[handle], in_rotation=False)
             self._start(self._finish(handle))
 
     async def _finish(self, handle: str) -> None:

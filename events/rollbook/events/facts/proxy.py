@@ -55,6 +55,8 @@ class RegistrationFailed(RegistrationFact, frozen=True, kw_only=True, omit_defau
     reason: str
     retryable: bool = True
     """False: the proxy cannot do it at all; it is shown, not retried."""
+    called: bool = True
+    """False: no admin call was made, so nothing can have changed."""
     retry_seconds: float | None = None
     """After which it is tried again, if nothing else asks for it sooner. None: at once, or never."""
 
