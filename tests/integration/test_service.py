@@ -27,7 +27,7 @@ from rollbook.adapters.service.messages import (
 )
 from rollbook.adapters.service.server import MOST_AT_ONCE, handler, service
 from rollbook.adapters.service.verbs import HANDLERS
-from rollbook.events import ReconcileHeld, ReconcileReleased, RollbookError, WorkerCordoned, WorkerUp
+from rollbook.events import ReconcileHeld, ReconcileReleased, RollbookError, WorkerCordoned, WorkerDown, WorkerUp
 from rollbook.projections.preview import Change
 from rollbook.projections.saved import save
 
@@ -154,6 +154,23 @@ async def test_what_cannot_be_done_is_left_over_and_ends_the_pass(nats_client):
         assert {step.outcome for step in done.steps} == {"failed"}
         assert [(line.change, line.proxy) for line in done.left.lines] == [(Change.REGISTER, "a")]
         assert list(done.left.unreachable) == ["b"]
+
+
+async def test_i12_force_exceeds_the_budget_this_once(nats_client):
+    async with led(nats_client, resync=1.0) as (fleet, asking):
+        names = [f"rollout-{number}-0" for number in range(4)]
+        for port, name in enumerate(names):
+            await fleet.up(name, port=9000 + port)
+        for name in names:
+            await fleet.registered(name)
+        await fleet.say(*(WorkerDown(worker=name, incarnation=1, evidence="timeout") for name in names))
+        lines = await until(lambda: planned(asking), lambda lines: {change for change, _ in lines} == {"withheld"})
+        kept = [worker for _, worker in lines]
+        assert [worker for worker, _, _ in fleet.listed()] == kept
+        assert (await asking.ask(RECONCILE, reconcile())).left.count(Change.WITHHELD) == len(kept)
+        done = await asking.ask(RECONCILE, reconcile(force=True))
+        assert {(step.outcome, step.worker) for step in done.steps} == {("deregistered", worker) for worker in kept}
+        assert done.left.lines == ()
 
 
 async def test_a_saved_plan_that_the_world_has_overtaken_is_refused(nats_client):

@@ -1,5 +1,6 @@
 """What a pass would change: every line from the lane's own plan and gates, one for each entry."""
 
+import msgspec
 from hypothesis import given
 from support.core import FLEET, POLICY, PROXY, folded
 from support.histories import HISTORIES
@@ -9,6 +10,7 @@ from rollbook.events import (
     ReconcileHeld,
     Registered,
     RegistrationFact,
+    RemovalWithheld,
     WorkerCordoned,
     WorkerDown,
     WorkerUp,
@@ -17,7 +19,16 @@ from rollbook.projections.gates import Gate, Held
 from rollbook.projections.observed import observe
 from rollbook.projections.plan import Add, Remove, make_plan
 from rollbook.projections.ports import Entry, Listing
-from rollbook.projections.preview import Answers, Change, Preview, Was, lines_at, newcomers, steps_at
+from rollbook.projections.preview import (
+    Answers,
+    Change,
+    Preview,
+    Was,
+    lines_at,
+    newcomers,
+    steps_at,
+    withheld_by_the_log,
+)
 
 W, OTHER = "rollout-0-0", "rollout-1-0"
 BY = {"by": "ann", "why": "test"}
@@ -126,6 +137,20 @@ def test_an_entry_that_goes_is_in_nobodys_way():
     down = WorkerDown(worker=OTHER, incarnation=1, evidence="exited")
     found = lines([up(), up(OTHER), down], entry(OTHER, 1, url=url_of(W)), admitted={W: url_of(W)})
     assert short(found) == [(Change.REGISTER, W, 1, url_of(W)), (Change.DEREGISTER, OTHER, 1, url_of(W))]
+
+
+def test_an_exclusive_proxy_loses_what_others_put_there():
+    exclusive = msgspec.structs.replace(PROXY, exclusive=True)
+    listing = Listing((Entry(url="http://x:1", handle="x"),))
+    (line,), _ = lines_at(folded(), POLICY, exclusive, Answers(listing=listing))
+    assert (line.change, line.worker, line.url, line.differs) == (Change.DEREGISTER, None, "http://x:1", True)
+    (held,), _ = lines_at(folded(ReconcileHeld(**BY)), POLICY, exclusive, Answers(listing=listing))
+    assert (held.change, held.would) == (Change.WITHHELD, Change.DEREGISTER)
+
+
+def test_the_log_says_whom_the_budget_keeps():
+    withheld = RemovalWithheld(proxy="router", pool="rollout", workers=(W,), budget=1)
+    assert list(withheld_by_the_log(folded(withheld).ledger.look("router"))) == [W]
 
 
 def test_the_last_line_counts():

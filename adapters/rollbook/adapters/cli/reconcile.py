@@ -228,5 +228,6 @@ def _summary(done: Reconciled) -> Iterator[list[Piece]]:
 def _line(step: Step) -> list[Piece]:
     mark, style = _MARKS[step.outcome]
     why = f"  {one_line(step.reason, LONGEST_SHOWN)}" if step.reason else ""
-    whom = f"{step.worker} #{step.incarnation} {one_line(step.url, LONGEST_SHOWN)}"
+    life = "" if step.worker is None else f"{step.worker} #{step.incarnation} "
+    whom = f"{life}{one_line(step.url, LONGEST_SHOWN)}"
     return [(f"{mark} {step.outcome:<13}", style), f"{step.proxy}  {whom}", (why, "dim")]

@@ -68,8 +68,9 @@ class Step(Reply, frozen=True, kw_only=True):
 
     outcome: Literal["registered", "deregistered", "failed"]
     proxy: str
-    worker: str
-    incarnation: int
+    worker: str | None
+    """None for an entry of others, at an exclusive proxy."""
+    incarnation: int | None
     url: str
     sequence: int
     reason: str = ""

@@ -21,7 +21,15 @@ from rollbook.adapters.service.messages import (
     Step,
 )
 from rollbook.adapters.service.server import Handler, Progress, Serving, WrongRequest, handler, rollbook_version
-from rollbook.events import Deregistered, Recorded, Registered, RegistrationFailed
+from rollbook.events import (
+    Deregistered,
+    ForeignRemovalFailed,
+    ForeignRemoved,
+    Recorded,
+    Registered,
+    RegistrationFact,
+    RegistrationFailed,
+)
 from rollbook.projections import saved
 from rollbook.projections.lane import Lane
 from rollbook.projections.preview import Preview
@@ -115,21 +123,25 @@ class _Pass:
 
 
 def _step(recorded: Recorded) -> Step | None:
+    fact = recorded.fact
     outcome: Literal["registered", "deregistered", "failed"]
-    match recorded.fact:
-        case Registered() as fact:
+    match fact:
+        case Registered():
             outcome, reason = "registered", ""
-        case Deregistered() as fact:
+        case Deregistered() | ForeignRemoved():
             outcome, reason = "deregistered", ""
-        case RegistrationFailed() as fact:
+        case RegistrationFailed():
             outcome, reason = "failed", f"{fact.action}: {fact.reason}"
+        case ForeignRemovalFailed():
+            outcome, reason = "failed", f"deregister: {fact.reason}"
         case _:
             return None
+    worker, incarnation = (fact.worker, fact.incarnation) if isinstance(fact, RegistrationFact) else (None, None)
     return Step(
         outcome=outcome,
         proxy=fact.proxy,
-        worker=fact.worker,
-        incarnation=fact.incarnation,
+        worker=worker,
+        incarnation=incarnation,
         url=fact.url,
         sequence=recorded.sequence,
         reason=reason,
@@ -148,7 +160,13 @@ def _chosen(serving: Serving, proxy: str | None) -> list[str]:
 async def _survey(serving: Serving, names: Sequence[str]) -> Preview:
     leading = serving.leading
     proxies = {proxy.name: proxy for proxy in leading.proxies}
-    survey = Survey(leading.policy, leading.projector.state, proxies=proxies, admission=leading.admission)
+    survey = Survey(
+        leading.policy,
+        leading.projector.state,
+        proxies=proxies,
+        admission=leading.admission,
+        withheld={name: lane.withheld for name, lane in leading.lanes.items()},
+    )
     return await survey.take(serving.now(), names)
 
 

@@ -1,0 +1,228 @@
+"""Deciding, waiting and planning without any controller: a real nats-server, and only the log to go by."""
+
+import asyncio
+import json
+import logging
+import os
+import threading
+
+import pytest
+import structlog
+from support.nats import DEADLINE
+
+from rollbook.adapters.cli.exits import Exit
+from rollbook.adapters.cli.main import run
+from rollbook.adapters.ids import UuidV7
+from rollbook.adapters.jetstream.connection import Connection, connect
+from rollbook.adapters.jetstream.log import JetStreamLog
+from rollbook.adapters.jetstream.provision import provision
+from rollbook.adapters.waiting import NotInTime, async_wait_routed, wait_gone, wait_routed
+from rollbook.events import Codec, Deregistered, LeadershipTaken, Registered, RollbookError
+
+pytestmark = pytest.mark.integration
+
+W, OTHER = "rollout-0-0", "rollout-1-0"
+WHY = ("--reason", "test", "--by", "ann")
+
+
+@pytest.fixture(autouse=True)
+def _put_logging_back():
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    root.handlers, root.level = handlers, level
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def known(nats_server, fleet, tmp_path, monkeypatch):
+    """An empty folder, and the two variables that are enough."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("ROLLBOOK_FLEET", fleet)
+    monkeypatch.setenv("ROLLBOOK_NATS_URL", nats_server.url)
+    return fleet
+
+
+@pytest.fixture
+def stream(known, nats_server):
+    asyncio.run(_with_client(nats_server, lambda client: provision(client, known)))
+    return known
+
+
+@pytest.fixture
+def say(stream, nats_server):
+    """Store facts as a controller would."""
+
+    def say(*facts):
+        ids, codec = UuidV7(), Codec(stream)
+        drafts = [codec.draft(fact, id=ids.new(), time="2026-01-01T00:00:00Z", publisher="test") for fact in facts]
+        asyncio.run(_with_client(nats_server, lambda client: JetStreamLog(client, stream).append(drafts)))
+
+    return say
+
+
+async def _with_client(nats_server, use):
+    client = await connect(Connection(url=nats_server.url), name="tests", timeout=DEADLINE)
+    try:
+        await use(client)
+    finally:
+        await client.close()
+
+
+@pytest.fixture
+def call(capsys):
+    def call(*arguments):
+        capsys.readouterr()
+        code = run(list(arguments), os.environ)
+        streams = capsys.readouterr()
+        return code, streams.out, streams.err
+
+    return call
+
+
+def registered(worker=W, incarnation=1, fact=Registered):
+    return fact(proxy="a", worker=worker, incarnation=incarnation, url="http://10.0.0.1:8000")
+
+
+def test_every_decision_is_a_fact_with_who_and_why_and_status_shows_it(stream, call, say):
+    say(LeadershipTaken(proxy="a", owner="one", epoch=1))
+    for worker in (W, OTHER):
+        call("publish", "up", worker)
+    assert call("cordon", W, *WHY) == (Exit.DONE, "4\n", "")
+    assert call("drain", OTHER, *WHY, "--deadline", "2.5")[0] == Exit.DONE
+    assert call("hold", "--proxy", "a", *WHY)[0] == Exit.DONE
+    assert call("hold", *WHY)[0] == Exit.DONE
+    said = call("log")[1]
+    assert [line.split()[3] for line in said.splitlines()[3:]] == [
+        "operator.worker_cordoned",
+        "operator.drain_requested",
+        "operator.reconcile_held",
+        "operator.reconcile_held",
+    ]
+    assert said.count("by ann through cli-") == 4
+    code, out, _ = call("status", "--json")
+    assert code == Exit.DIFFERENCES
+    decided = [(one["what"], one["about"], one["by"], one["why"]) for one in json.loads(out)["decisions"]]
+    assert decided == [
+        ("cordon", W, "ann", "test"),
+        ("drain", OTHER, "ann", "test"),
+        ("hold", "a", "ann", "test"),
+        ("hold", None, "ann", "test"),
+    ]
+    assert call("uncordon", W, *WHY)[0] == Exit.DONE
+    assert call("release", "--proxy", "a", *WHY)[0] == Exit.DONE
+    assert call("release", *WHY)[0] == Exit.DONE
+    assert call("forget", OTHER, *WHY)[0] == Exit.DONE
+    out = call("status", "--json")[1]
+    assert [(one["what"], one["about"]) for one in json.loads(out)["decisions"]] == [("forget", OTHER)]
+    call("publish", "up", OTHER)
+    assert json.loads(call("status", "--json")[1])["decisions"] == []
+    assert call("end", "--yes", *WHY)[0] == Exit.DONE
+    assert "end" in call("status")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["uncordon", W, *WHY], f"{W} is not cordoned; nothing was published"),
+        (["release", *WHY], "reconciliation as a whole is not held; held: a by ann; nothing was published"),
+        (["release", "--proxy", "b", *WHY], "b is not held; held: a by ann; nothing was published"),
+        (["drain", OTHER, *WHY], f"{OTHER} is down: there is nothing to drain; nothing was published"),
+    ],
+)
+def test_what_would_change_nothing_is_not_published(stream, call, say, arguments, said):
+    say(LeadershipTaken(proxy="a", owner="one", epoch=1))
+    call("publish", "up", W)
+    call("publish", "up", OTHER)
+    call("publish", "down", OTHER)
+    call("hold", "--proxy", "a", *WHY)
+    before = call("log")[1]
+    assert call(*arguments) == (Exit.DONE, "", f"rollbook: {said}\n")
+    assert call("log")[1] == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["cordon", "rollout-0-1", *WHY], f"the log knows no worker 'rollout-0-1'; did you mean '{W}'?; say --yes"),
+        (["forget", "nobody", *WHY], "the log knows no worker 'nobody'; say --yes to mean it"),
+        (["drain", "nobody", *WHY], "the log knows no worker 'nobody'"),
+        (["hold", "--proxy", "router", *WHY], "the log knows no proxy 'router'"),
+        (["cordon", "a.b", *WHY], "'a.b' cannot name a worker"),
+        (["hold", "--proxy", "a.b", *WHY], "'a.b' cannot name a proxy"),
+        (["cordon", W], "--reason"),
+        (["end"], "this ends the run: 1 workers, 0 registrations to be removed; say --yes to do it"),
+        (["wait", "--all", "--min", "3"], "--all and --min contradict each other"),
+        (["wait", "--worker", W, "--pool", "rollout"], "one worker is waited for"),
+        (["wait", "--for", "gone", "--min", "3"], "a number of workers can be waited for to be routed"),
+        (["reconcile", "--plan", "not-there"], "not-there cannot be read: No such file or directory"),
+    ],
+)
+def test_wrong_usage_is_one_sentence_and_publishes_nothing(stream, call, arguments, said):
+    call("publish", "up", W)
+    code, out, err = call(*arguments)
+    assert (code, out) == (Exit.USAGE, "")
+    assert said in err
+    assert len(call("log")[1].splitlines()) == 1
+
+
+def test_a_name_that_is_meant_all_the_same(stream, call):
+    assert call("cordon", "nobody", *WHY, "--yes") == (Exit.DONE, "1\n", "")
+    assert call("hold", "--proxy", "later", *WHY, "--yes") == (Exit.DONE, "2\n", "")
+
+
+def test_the_log_alone_tells_what_is_to_be_done(stream, call, say):
+    call("publish", "up", W)
+    say(registered())
+    call("publish", "up", OTHER)
+    call("publish", "down", W)
+    code, out, err = call("plan", "--json")
+    assert code == Exit.DIFFERENCES
+    lines = [(line["change"], line["worker"], line["url"]) for line in json.loads(out)["lines"]]
+    assert lines == [("register", OTHER, None), ("deregister", W, "http://10.0.0.1:8000")]
+    assert "this is what the log says last" in err
+    code, out, err = call("status")
+    assert code == Exit.DIFFERENCES
+    assert "a: unwanted (serving: down (operator))" in out
+    assert call("plan", "--out", "x.plan")[0] == Exit.USAGE
+    assert call("reconcile")[:2] == (Exit.FAILED, "")
+
+
+def test_wait_follows_the_log(stream, call, say):
+    call("publish", "up", W)
+    code, out, err = call("wait", "--timeout", "1")
+    assert (code, out) == (Exit.WAITED, "")
+    assert f"{W}: no controller has run yet" in err
+    later = threading.Timer(0.5, lambda: say(registered()))
+    later.start()
+    code, out, _ = call("wait", "--worker", W, "--timeout", str(DEADLINE))
+    later.join()
+    assert (code, out) == (Exit.DONE, "1 routed, at sequence 2\n")
+    code, out, _ = call("wait", "--for", "gone", "--timeout", "1", "--json")
+    assert code == Exit.WAITED
+    assert json.loads(out)["missing"] == {W: "a: registered (life 1, http://10.0.0.1:8000)"}
+    say(registered(fact=Deregistered))
+    assert call("wait", "--for", "gone", "--timeout", str(DEADLINE))[0] == Exit.DONE
+
+
+def test_a_trainer_waits_also_before_there_is_a_log(known, call, say):
+    call("publish", "up", W)
+    say(registered())
+    assert wait_routed(pool="rollout", at_least=1, timeout=DEADLINE).there == (W,)
+    with pytest.raises(NotInTime) as caught:
+        wait_gone(timeout=1.0)
+    assert caught.value.missing == {W: "a: registered (life 1, http://10.0.0.1:8000)"}
+
+
+async def test_a_trainer_waits_in_asyncio_and_without_a_log(known, nats_server):
+    with pytest.raises(NotInTime, match="not routed within 1 s"):
+        await async_wait_routed(timeout=1.0)
+    with pytest.raises(NotInTime, match=r"not routed within 0\.5 s"):
+        await async_wait_routed(timeout=0.5, fleet=f"{known}-other", connection=nats_server.url)
+
+
+def test_a_trainer_that_was_not_told_the_fleet_is_told_so(monkeypatch):
+    monkeypatch.delenv("ROLLBOOK_FLEET", raising=False)
+    with pytest.raises(RollbookError, match="ROLLBOOK_FLEET is not set"):
+        wait_routed()
