@@ -219,6 +219,41 @@ async def test_a_lost_last_delivery_is_noticed_by_the_heartbeat(log, reading, mo
     assert lost
 
 
+@pytest.mark.parametrize("before", [0, 3])
+async def test_a_consumer_that_lives_and_delivers_nothing_is_replaced(client, log, reading, monkeypatch, before):
+    """Delivered against pending: its heartbeats go on, and the stream holds what it does not deliver."""
+    monkeypatch.setattr(pull, "HEARTBEAT", 0.2)
+    monkeypatch.setattr(pull, "GRACE", 0.2)
+    read = reading()
+    for number in range(before):
+        await log.append([draft()])
+        await read.have(number + 1)
+    [consumer] = await until(lambda: consumers(client), bool)
+    forever = {"pause_until": "2100-01-01T00:00:00Z"}
+    paused = await question(client, f"CONSUMER.PAUSE.{STREAM}.{consumer}", forever, timeout=DEADLINE)
+    assert paused["paused"]
+    with capture_logs() as logs:
+        await log.append([draft()])
+        await read.have(before + 1)
+    assert [stored.sequence for stored in read.got] == list(range(1, before + 2))
+    [entry] = [entry for entry in logs if entry["event"] == "log.read.reopened"]
+    assert entry["reason"] == f"the stream holds {before + 1}, {before} is the last that was delivered"
+
+
+async def test_an_idle_consumer_is_left_alone(client, log, reading, monkeypatch):
+    monkeypatch.setattr(pull, "HEARTBEAT", 0.05)
+    await log.append([draft(), draft()])
+    read = reading()
+    await read.have(2)
+    [consumer] = await until(lambda: consumers(client), bool)
+    with capture_logs() as logs:
+        await asyncio.sleep(1.0)  # twenty looks
+        await log.append([draft()])
+        await read.have(3)
+    assert await consumers(client) == [consumer]
+    assert logs == []
+
+
 async def test_requests_are_renewed(log, reading, monkeypatch):
     monkeypatch.setattr(pull, "HEARTBEAT", 0.1)
     monkeypatch.setattr(pull, "EXPIRES", 0.2)
@@ -472,6 +507,41 @@ async def test_a_full_stream_is_told(client, log):
         with pytest.raises(LogUnavailable, match="maximum bytes exceeded"):
             await log.append(drafts)
     assert (await log.state()).last_sequence == 0
+
+
+async def test_a_server_that_takes_no_message_of_a_facts_size_is_told(start_nats):
+    """Not retried for ever: the server would drop the connection at every attempt."""
+    server = start_nats(config="max_payload: 2048")
+    client = await connect(Connection(url=server.url), name="tests", timeout=DEADLINE)
+    try:
+        await provision(client, FLEET, timeout=DEADLINE)
+        log = JetStreamLog(client, FLEET, timeout=DEADLINE)
+        for drafts in ([draft(b"x" * 2000)], [draft(), draft(b"x" * 3000)]):
+            with pytest.raises(LogMisconfigured, match=r"the server's max_payload is 2048\. Raise it there"):
+                await log.append(drafts)
+        for size in range(1000, 1830, 30):
+            await log.append([draft(b"x" * size)], expect={})
+            await log.append([draft(b"x" * (size - 120)), draft(b"x" * (size - 120))])
+        assert client.stats["reconnects"] == 0
+    finally:
+        await client.close()
+
+
+async def fill(log):
+    for _ in range(100):
+        await log.append([draft(b"x" * 4000)])
+
+
+async def test_a_server_without_room_is_told_with_what_to_do(start_nats):
+    server = start_nats(jetstream="{ max_file_store: 60000 }")
+    client = await connect(Connection(url=server.url), name="tests", timeout=DEADLINE)
+    try:
+        await provision(client, FLEET, timeout=DEADLINE)
+        log = JetStreamLog(client, FLEET, timeout=DEADLINE)
+        with pytest.raises(LogUnavailable, match=r"\(100\d\d\): the server has no room for it\. Free space"):
+            await fill(log)
+    finally:
+        await client.close()
 
 
 async def test_what_jetstream_cannot_do_is_an_error_of_the_caller(log):

@@ -298,10 +298,14 @@ def test_static_addresses(tmp_path):
         (
             GOOD + "call_deadline = 4\n[leadership]\nlease = 4.5",
             [
-                "reconcile.call_deadline: is 3 s, too long for a lease of 4.5 s: no call begins that might outlast the "
-                "lease. Write at most 2.7, or raise leadership.lease to 5",
-                "proxies[0].call_deadline: is 4 s, too long for a lease of 4.5 s: no call begins that might outlast the "
-                "lease. Write at most 2.7, or raise leadership.lease to 6.66667",
+                (
+                    "reconcile.call_deadline: is 3 s; no call may outlast a lease of 4.5 s. Write at most 2.7, or raise "
+                    "leadership.lease to 5"
+                ),
+                (
+                    "proxies[0].call_deadline: is 4 s; no call may outlast a lease of 4.5 s. Write at most 2.7, or raise "
+                    "leadership.lease to 6.66667"
+                ),
             ],
         ),
         (

@@ -40,6 +40,8 @@ BATCHES_OFF: Final = 10174
 NANO: Final = 1_000_000_000
 
 _UNAVAILABLE: Final = 503
+_NO_ROOM: Final = frozenset({10002, 10023, 10028, 10047})
+"""err_code: out of the account's resources, of the server's, of its memory, of its disk."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -104,6 +106,11 @@ async def publish(client: Client, subject: str, payload: bytes, headers: dict[st
 
 
 def _refused(subject: str, error: Refusal) -> LogError:
+    if error.err_code in _NO_ROOM:
+        return LogUnavailable(
+            f"{subject}: {error.description} ({error.err_code}): the server has no room for it. Free space on the disk "
+            "of its store_dir, or raise its max_file_store (or the account's limit); what waits is sent then"
+        )
     if error.code == _UNAVAILABLE:
         return LogUnavailable(f"{subject}: {error.description} ({error.err_code}); try again")
     return Refused(subject, error)

@@ -38,6 +38,8 @@ MAX_BATCH: Final = 1000
 """Messages that JetStream takes in one atomic batch."""
 _SLOWEST_RETRY: Final = 1.0
 """Seconds between two attempts to open a pull."""
+_HEADERS: Final = 150
+"""Bytes for the line before the headers, and for those of a batch."""
 _WINDOW_MARGIN: Final = 5.0
 """Seconds looked further back than the duplicate window."""
 
@@ -77,6 +79,7 @@ class JetStreamLog:
         if not drafts:
             return {}
         messages = _messages(drafts, expect)
+        self._refuse_oversized(messages)
         try:
             if len(drafts) == 1:
                 draft, headers = messages[0]
@@ -87,6 +90,16 @@ class JetStreamLog:
             return await self._refused(drafts, expect, exc)
         first = ack.seq - len(drafts) + 1
         return {draft.id: first + index for index, draft in enumerate(drafts)}
+
+    def _refuse_oversized(self, messages: Sequence[tuple[Draft, dict[str, str]]]) -> None:
+        """The server would drop the connection, again at every retry."""
+        for draft, headers in messages:
+            size = len(draft.payload) + _HEADERS + sum(len(name) + len(value) + 4 for name, value in headers.items())
+            if size > self._client.max_payload:
+                raise LogMisconfigured(
+                    f"stream {self._stream} cannot take a fact of {size} bytes on {draft.subject}: the server's "
+                    f"max_payload is {self._client.max_payload}. Raise it there (its default is 1048576)"
+                )
 
     async def _publish_batch(self, messages: Sequence[tuple[Draft, dict[str, str]]]) -> api.Ack:
         batch = self._client.new_inbox().rpartition(".")[2]

@@ -2,7 +2,9 @@
 
 nats-py's own ways lose messages in silence (ordered consumer), wait for a message at a time (`fetch`), or hang when
 the consumer is gone. Here every delivery is checked against the consumer's own numbering, the server proves with
-heartbeats that it still delivers, and whatever goes wrong ends the pull with `Broken`: the log opens another one.
+heartbeats that it still delivers, and whatever goes wrong ends the pull with `Broken`: the log opens another one. A
+consumer that lives and delivers nothing is found out by asking the stream, which is another witness than the consumer:
+does it hold a message beyond the last one delivered?
 
 The server may have at most two requests open, each of at most `BATCH` messages and `max_bytes` bytes, and gets another
 one only when the reader comes back for more. So what is buffered here is bounded by the reader's own pace.
@@ -19,7 +21,8 @@ import nats.errors
 
 from rollbook.adapters.jetstream.api import Refused, question
 from rollbook.adapters.jetstream.client import Client, Sink
-from rollbook.projections.ports import LogUnavailable, Stored
+from rollbook.projections.ending import end
+from rollbook.projections.ports import LogError, LogUnavailable, Stored
 
 BATCH: Final = 2048
 """Messages per request. Two requests are open at a time."""
@@ -27,6 +30,8 @@ MAX_BYTES: Final = 4 << 20
 """Bytes per request; more where the server allows larger messages."""
 HEARTBEAT: Final = 5.0
 """Seconds between two signs of life of an idle consumer."""
+GRACE: Final = 1.0
+"""Seconds that a message which the stream holds may still be on its way."""
 MISSED: Final = 3
 """So many heartbeats without a sign mean that the consumer is gone."""
 EXPIRES: Final = 60.0
@@ -46,10 +51,12 @@ class Broken(Exception):
 class Pull:
     """Reads one stream from one sequence on. Made by `open`; must be closed."""
 
-    def __init__(self, client: Client, stream: str, consumer: str) -> None:
+    def __init__(self, client: Client, stream: str, consumer: str, first: int, subjects: Sequence[str]) -> None:
         self._client = client
         self._stream = stream
         self._consumer = consumer
+        self._subjects = subjects or [">"]
+        self._newest = first - 1
         self._sink: Sink
         self._buffer: list[Stored] = []
         self._waiter: asyncio.Future[None] | None = None
@@ -68,7 +75,7 @@ class Pull:
                 "idle_heartbeat": int(HEARTBEAT * _NANO),
             }
         )
-        self._timer: asyncio.TimerHandle | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
@@ -97,13 +104,13 @@ class Pull:
             await question(client, f"CONSUMER.CREATE.{stream}.{consumer}", body, timeout=timeout)
         except Refused as exc:
             raise LogUnavailable(f"stream {stream} cannot be read: {exc.description}") from exc
-        pull = cls(client, stream, consumer)
+        pull = cls(client, stream, consumer, max(first, 1), subjects)
         try:
             pull._sink = await client.sink(pull._take)
         except (nats.errors.Error, OSError) as exc:
             raise LogUnavailable(f"stream {stream} cannot be read: {exc}") from exc
         client.disconnections.add(pull._disconnected)
-        pull._look()
+        pull._watching = asyncio.create_task(pull._watch(), name=f"watch over {consumer}")
         return pull
 
     async def batch(self) -> Sequence[Stored]:
@@ -126,9 +133,9 @@ class Pull:
     async def close(self) -> None:
         """Let go of the consumer. Never raises; a server that does not hear it removes the consumer by itself."""
         self._client.disconnections.discard(self._disconnected)
-        if self._timer is not None:
-            self._timer.cancel()
         self._break("closed")
+        if self._watching is not None:
+            await end(self._watching)
         await self._sink.close()
         if self._client.is_connected:
             try:
@@ -160,6 +167,7 @@ class Pull:
             self._break(f"delivery {int(delivery)} arrived after {self._delivered}")
             return
         self._delivered += 1
+        self._newest = int(sequence)
         self._buffer.append(Stored(int(sequence), subject.decode(errors="replace"), payload, int(stored_at) / _NANO))
         self._wake()
 
@@ -175,14 +183,30 @@ class Pull:
         else:
             self._break(status.decode(errors="replace") or "an answer without a status")
 
-    def _look(self) -> None:
-        """Whether there was a sign of life since the last look. A busy loop reads the signs first, then looks."""
-        self._missed = 0 if self._alive else self._missed + 1
-        self._alive = False
-        if self._missed >= MISSED:
-            self._break(f"no sign of life for {MISSED * HEARTBEAT:g} s")
-        else:
-            self._timer = asyncio.get_running_loop().call_later(HEARTBEAT, self._look)
+    async def _watch(self) -> None:
+        """Look after the consumer until the pull is broken. A busy loop reads what came first, then looks."""
+        while self._broken is None:
+            await asyncio.sleep(HEARTBEAT)
+            self._missed = 0 if self._alive else self._missed + 1
+            self._alive = False
+            if self._missed >= MISSED:
+                self._break(f"no sign of life for {MISSED * HEARTBEAT:g} s")
+            elif self._waiter is not None:
+                await self._compare(self._waiter)
+
+    async def _compare(self, waiter: asyncio.Future[None]) -> None:
+        """Break the pull if the stream holds a message that `waiter` waits for and does not get."""
+        for subject in self._subjects:
+            which = {"seq": self._newest + 1, "next_by_subj": subject}
+            try:
+                found = await question(self._client, f"STREAM.MSG.GET.{self._stream}", which, timeout=HEARTBEAT)
+            except LogError:
+                continue  # there is none; or nobody answers, which other signs tell
+            await asyncio.wait([waiter], timeout=GRACE)
+            if not waiter.done():
+                held = found["message"]["seq"]
+                self._break(f"the stream holds {held}, {self._newest} is the last that was delivered")
+            return
 
     def _disconnected(self) -> None:
         self._break("the connection was lost")

@@ -59,7 +59,7 @@ def _check_lease(tree: dict[str, Any], proxies: list[dict[str, Any]]) -> Iterato
     for path, seconds in calls:
         if lease is not None and seconds is not None and lease < seconds * LEASE_PER_CALL:
             problem = (
-                f"is {seconds:g} s, too long for a lease of {lease:g} s: no call begins that might outlast the lease. "
+                f"is {seconds:g} s; no call may outlast a lease of {lease:g} s. "
                 f"Write at most {lease / LEASE_PER_CALL:g}, or raise leadership.lease to {seconds * LEASE_PER_CALL:g}"
             )
             yield path, problem
