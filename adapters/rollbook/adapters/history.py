@@ -28,6 +28,7 @@ from rollbook.projections.history.narrative import Narrative
 from rollbook.projections.history.past import JoinedPast, LogPast, Past
 from rollbook.projections.history.recoveries import Recovery, recoveries
 from rollbook.projections.history.replay import Replayed
+from rollbook.projections.history.timeline import Timeline, timeline
 from rollbook.projections.history.view import FleetThen, view
 from rollbook.projections.policy import Policy
 from rollbook.projections.ports import Stored
@@ -93,10 +94,7 @@ class History:
         `wanted` is asked of the server as far as subjects allow.
         """
         to = await self.sequence(until)
-        first, _ = await self.past.ends()
-        if since is not None:
-            moment = _moment(since)
-            first = moment.sequence if moment.sequence is not None else await self.past.first_at(moment.time or 0.0)
+        first = await self._first(since)
         chosen = wanted or Filter()
         if chosen.pool is not None or chosen.cell is not None:
             places = places_of(await state_at(self.past, self.codec, to))
@@ -104,7 +102,7 @@ class History:
         subjects = chosen.subjects(self.fleet)
         if subjects is None:
             return
-        async for batch in self.past.read(max(first, 1), to, subjects):
+        async for batch in self.past.read(first, to, subjects):
             for one in batch:
                 try:
                     recorded = self.codec.decode(one.payload, subject=one.subject, sequence=one.sequence)
@@ -132,14 +130,32 @@ class History:
 
     async def recoveries(self, since: When | None = None, until: When = "now") -> list[Recovery]:
         """Every time that a worker went down and was registered again, by proxy."""
-        first, _ = await self.past.ends()
-        begin = first if since is None else await self.sequence(since) + 1
-        return await recoveries(self.past, self.codec, begin, await self.sequence(until))
+        first = await self._first(since, folded=True)
+        return await recoveries(self.past, self.codec, first, await self.sequence(until))
+
+    async def timeline(self, since: When | None = None, until: When | None = None) -> Timeline:
+        """Phases, registrations and marks over time, as data; `adapters.drawing.draw` makes a picture of it."""
+        _, last = await self.past.ends()
+        to = last if until is None else await self.sequence(until)
+        return await timeline(self.past, self.codec, await self._first(since, folded=True), to)
 
     async def replay(self, until: When = "now", *, check: bool = True) -> Replayed:
         """Fold anew and compare with every snapshot on the way."""
         found, _ = await replay.replay(self.past, self.codec, await self.sequence(until), check=check)
         return found
+
+    async def _first(self, since: When | None, *, folded: bool = False) -> int:
+        """The first sequence of a range.
+
+        With `folded`, the state before it is needed: a log that begins later has one from its first message on.
+        """
+        first, _ = await self.past.ends()
+        if since is None:
+            return first + 1 if folded and first > 1 else first
+        moment = _moment(since)
+        if moment.sequence is not None:
+            return max(moment.sequence, 1)
+        return max(await self.past.first_at(moment.time or 0.0), 1)
 
 
 @contextlib.asynccontextmanager
