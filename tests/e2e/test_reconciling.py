@@ -47,7 +47,7 @@ class Folder:
         (path / "rollbook.toml").write_text(
             f'fleet = "{fleet}"\n[nats]\nurl = "{nats}"\n[provider]\nkind = "static"\n{tables}[pools.rollout]\n'
             f'[[proxies]]\nname = "router-a"\nkind = "sglang"\nadmin_url = "{router}"\npools = ["rollout"]\n'
-            "[reconcile]\nresync = 1.0\ncall_deadline = 2.0\n"
+            "[reconcile]\nresync = 1.0\n"
         )
 
     def run(self, *arguments, laptop=False):
@@ -237,7 +237,7 @@ def test_one_pass_without_a_controller_and_not_with_one(folder):
     assert "rollbook reconcile --once" in alone.stderr
     folder.run("plan", "--out", "kept.plan")
     shown = folder.did("reconcile", "--once", "--plan", "kept.plan")
-    assert f"+ registered    router-a  {A} #1 {folder.url(A)}" in shown
+    assert f"+ registered   router-a  {A} #1 {folder.url(A)}" in shown
     assert shown.splitlines()[-1] == "Reconciled: 1 registered, 0 deregistered, 0 failed; 0 left"
     assert folder.listed() == {A}
     assert folder.did("plan") == "Plan: 0 to register, 0 to replace, 0 to deregister\n"
