@@ -6,6 +6,7 @@ import asyncio
 import functools
 import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from support.core import CODEC, FLEET, TIME
@@ -19,7 +20,7 @@ from rollbook.adapters.memory.provider import MemoryProvider
 from rollbook.adapters.memory.proxy import AS_SGLANG, Call, MemoryProxy
 from rollbook.adapters.memory.readiness import MemoryReadiness
 from rollbook.adapters.memory.snapshots import MemorySnapshots
-from rollbook.events import Draft, Fact, Recorded, Undecodable, WorkerDown, WorkerUp
+from rollbook.events import Draft, Evidence, Fact, Recorded, Undecodable, WorkerDown, WorkerUp
 from rollbook.projections.controller import Companion, Controller
 from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy, ReconcilePolicy
 from rollbook.projections.ports import Capabilities, HostAndPort, Identity
@@ -70,7 +71,14 @@ def _fact(draft: Draft) -> Fact:
 class Fleet:
     """One fleet's log, workers and proxies, and the controllers that a test starts over them."""
 
-    def __init__(self, *proxies: str, capabilities: Capabilities = AS_SGLANG, **paces: Any) -> None:
+    def __init__(
+        self,
+        *proxies: str,
+        capabilities: Capabilities = AS_SGLANG,
+        served: Mapping[str, Any] = MappingProxyType({}),
+        **paces: Any,
+    ) -> None:
+        """`served` is what every proxy's policy says besides name and pools."""
         names = proxies or ("a",)
         self.rng = random.Random(1)
         self.clock = LoopClock()
@@ -84,7 +92,7 @@ class Fleet:
         self.policy = Policy(
             fleet=FLEET,
             pools={"rollout": PoolPolicy()},
-            proxies={name: ProxyPolicy(name=name, pools=("rollout",)) for name in names},
+            proxies={name: ProxyPolicy(name=name, pools=("rollout",), **served) for name in names},
             reconcile=ReconcilePolicy(**paces),
         )
         self.proxies = {
@@ -167,8 +175,16 @@ class Fleet:
         """The same life is up again, on the word of somebody who has seen that it was down."""
         return await self.say(WorkerUp(worker=worker, incarnation=incarnation, seen=seen))
 
-    async def down(self, worker: str = W, incarnation: int = 1) -> int:
-        return await self.say(WorkerDown(worker=worker, incarnation=incarnation, evidence="exited"))
+    async def down(self, worker: str = W, incarnation: int = 1, evidence: Evidence = "exited") -> int:
+        return await self.say(WorkerDown(worker=worker, incarnation=incarnation, evidence=evidence))
+
+    async def pool_up(self, size: int) -> list[str]:
+        """So many workers, each of its own cell and at its own port, all registered. Their names."""
+        names = [f"rollout-{number}-0" for number in range(size)]
+        for number, name in enumerate(names):
+            await self.up(name, port=8000 + number)
+        await self.until(lambda: len(self.proxy.listed) == size and self.controller.lanes[self.proxy.name].idle)
+        return names
 
     # -------------------------------------------------------------- what came of it
 

@@ -9,7 +9,8 @@ from support.fleet import BY, Fleet, W, on_virtual_time
 from rollbook.events import WorkerCordoned
 from rollbook.projections.admission import PROBES_IN_FLIGHT, Admission
 from rollbook.projections.gates import Gate
-from rollbook.projections.status import Look, Standing
+from rollbook.projections.look import Look
+from rollbook.projections.status import Standing
 
 OTHER = "rollout-1-0"
 

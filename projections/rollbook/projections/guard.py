@@ -73,12 +73,15 @@ class Guard:
         found = {name: self._why(pool) for (name, _), pool in self._withheld.items()}
         return found | {name: reason for (name, _), reason in self._unjudged.items()}
 
-    def look(self, removals: Iterable[Remove], sizes: Mapping[str, int], forced_by: str | None) -> None:
-        """A complete listing has so many entries of each pool, and these removals are planned on it.
+    def listed(self, sizes: Mapping[str, int]) -> None:
+        """A complete listing has so many entries of ours of each pool."""
+        self._budget.listed(sizes, self._clock.monotonic())
+
+    def look(self, removals: Iterable[Remove], forced_by: str | None) -> None:
+        """All removals that are planned now.
 
         With `forced_by`, those among them that are guarded pass without being counted or asked.
         """
-        self._budget.listed(sizes, self._clock.monotonic())
         guarded = {(one.worker, one.incarnation) for one in removals if self.ground(one) is Ground.INFERRED}
         self._forced = {life: self._forced[life] for life in guarded if life in self._forced}
         if forced_by is not None:

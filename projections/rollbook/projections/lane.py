@@ -226,6 +226,7 @@ class Lane:
         made = plan.make_plan(
             state, self._policy, self._served, observed, None if full else keys, self._moved, self._capabilities
         )
+        self._guard.listed(self._sizes(observed))
         needing = self._in_flight.keys() | {action.worker for action in made.actions}
         self._retries.forgive(None if full else keys, needing)
         if full:
@@ -244,7 +245,7 @@ class Lane:
         self._desk.urls.forget_before(seen.began)
         by, self._force = self._force, None
         removals = [action for action in made.actions if isinstance(action, plan.Remove)]
-        self._guard.look(removals, self._sizes(observed), by)
+        self._guard.look(removals, by)
         await self._notes.drift(made, observed, self._finished.keys() | self._in_flight.keys())
         if self._served.exclusive and self._capabilities.remove:
             self._strangers.look(observed.strangers, seen)

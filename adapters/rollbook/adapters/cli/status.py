@@ -15,6 +15,7 @@ from rollbook.adapters.cli.exits import Exit, UsageError
 from rollbook.adapters.cli.output import Lines, Piece, one_line, out_json, say
 from rollbook.adapters.cli.past import Archive, At
 from rollbook.adapters.cli.table import table
+from rollbook.adapters.cli.troubles import troubles
 from rollbook.adapters.settings import Config
 from rollbook.events.times import parse_rfc3339, rfc3339
 from rollbook.projections.decisions import DecisionStatus
@@ -33,7 +34,9 @@ Exit codes: 0 converged, 2 drift: a proxy does not answer, or does not list exac
 _STYLES: Final = {
     Standing.REGISTERED: "green",
     Standing.OUT: "yellow",
+    Standing.UNSUPPORTED: "yellow",
     Standing.UNKNOWN: "red",
+    Standing.WITHHELD: "bold red",
     Standing.MISSING: "bold red",
     Standing.UNWANTED: "bold red",
 }
@@ -91,7 +94,7 @@ async def _ask_from_here(config: Config, state: State, now: str) -> FleetStatus:
     from rollbook.adapters.bootstrap import open_provider, open_readiness
     from rollbook.adapters.proxies.opening import open_proxies
     from rollbook.projections.admission import Admission
-    from rollbook.projections.status import Look
+    from rollbook.projections.look import Look
 
     async with contextlib.AsyncExitStack() as stack:
         opened = open_proxies(config.settings, environ=os.environ, base=config.file.parent)
@@ -112,6 +115,10 @@ def render(taken: FleetStatus, now: float) -> Iterator[list[Piece]]:
     yield from table([["worker", "life", "phase", "since", "address", "registered at"], *_workers(taken, now)])
     yield []
     yield from table([["proxy", "kind", "listed / wanted", "foreign", "answers"], *map(_proxy, taken.proxies)])
+    wrong = [line for proxy in taken.proxies for line in troubles(proxy, now)]
+    if wrong:
+        yield []
+        yield from wrong
     if taken.decisions:
         yield []
         yield from table([["decided", "about", "by", "why", "at sequence"], *map(_decision, taken.decisions)])

@@ -32,9 +32,10 @@ from rollbook.events import (
 )
 from rollbook.projections import saved
 from rollbook.projections.lane import Lane
+from rollbook.projections.look import Look
 from rollbook.projections.preview import Preview
 from rollbook.projections.projector import Marks
-from rollbook.projections.status import FleetStatus, Look
+from rollbook.projections.status import FleetStatus
 from rollbook.projections.survey import Survey
 
 LOOK_SECONDS: Final = 0.05
@@ -74,13 +75,13 @@ async def status(serving: Serving, _: Request, __: Progress[Reply]) -> FleetStat
 
 async def plan(serving: Serving, request: PlanRequest, _: Progress[Reply]) -> Preview:
     """What a pass would change now."""
-    return await _survey(serving, _chosen(serving, request.proxy))
+    return await _survey(serving, chosen(serving, request.proxy))
 
 
 async def reconcile(serving: Serving, request: ReconcileRequest, progress: Progress[Step]) -> Reconciled:
     """A full pass of every lane, or of one, to its end: until nothing is under way but what waits to be tried again."""
     leading = serving.leading
-    names = _chosen(serving, request.proxy)
+    names = chosen(serving, request.proxy)
     if request.plan is not None:
         saved.check(request.plan, await _survey(serving, names))
     clock = leading.resources.clock
@@ -148,7 +149,8 @@ def _step(recorded: Recorded) -> Step | None:
     )
 
 
-def _chosen(serving: Serving, proxy: str | None) -> list[str]:
+def chosen(serving: Serving, proxy: str | None) -> list[str]:
+    """The proxies that a request is about. Raises `WrongRequest` for one that is not there."""
     names = list(serving.leading.policy.proxies)
     if proxy is None:
         return names

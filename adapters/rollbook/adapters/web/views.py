@@ -13,11 +13,12 @@ from rollbook.events.times import rfc3339
 from rollbook.projections.admission import Admission
 from rollbook.projections.controller import Controller
 from rollbook.projections.fold import State
+from rollbook.projections.look import Look
 from rollbook.projections.ports import Proxy
 from rollbook.projections.preview import Preview
 from rollbook.projections.resources import Resources
 from rollbook.projections.shared import Shared
-from rollbook.projections.status import FleetStatus, Look
+from rollbook.projections.status import FleetStatus
 from rollbook.projections.survey import Survey
 
 
