@@ -10,6 +10,7 @@ from support.fleet import BY, Fleet, W
 from support.nats import DEADLINE
 from support.until import until
 
+from rollbook.adapters.jetstream.client import NotPermitted
 from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.memory.faults import ProxyFaults
 from rollbook.adapters.service.client import BadRequest, Controllers, ControllerSilent, NoController, Refusal
@@ -225,6 +226,20 @@ async def test_a_reply_in_parts_through_a_server_that_takes_little(start_nats):
             first = await client.request(f"rollbook-rpc.{FLEET}.status", b"", timeout=DEADLINE)
             assert first.headers[PART].startswith("1/")
             assert len((await asking.ask(STATUS, Request(deadline_seconds=DEADLINE))).workers) == 3000
+    finally:
+        await client.close()
+
+
+async def test_who_may_not_ask_is_told_so_at_once(start_nats):
+    """And not that the controller is silent."""
+    denied = f'permissions: {{ publish: {{ deny: ["rollbook-rpc.{FLEET}.reconcile"] }} }}'
+    server = start_nats(config=f'authorization {{ users: [{{ user: "a", password: "b", {denied} }}] }}')
+    client = await connect(Connection(url=server.url, user="a", password="b"), name="tests", timeout=DEADLINE)
+    try:
+        async with led(client) as (_, asking):
+            with pytest.raises(NotPermitted, match=f"does not permit user 'a' to publish to rollbook-rpc.{FLEET}"):
+                await asking.ask(RECONCILE, reconcile())
+            assert (await asking.ask(INFO, Request())).owner == "one"
     finally:
         await client.close()
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rollbook.adapters.clock import SystemClock
-from rollbook.adapters.jetstream.client import Client
+from rollbook.adapters.jetstream.client import Client, NotPermitted
 from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.jetstream.log import JetStreamLog
 from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
@@ -213,7 +213,7 @@ class _Waiting:
         """Ask the controller which pools each proxy serves, until one answers; then wait for ever."""
         controllers = Controllers(client, self._fleet)
         while self._pools is None:
-            with contextlib.suppress(NoController, ControllerSilent, Refusal, BrokenReply):
+            with contextlib.suppress(NoController, ControllerSilent, Refusal, BrokenReply, NotPermitted):
                 info = await controllers.ask(INFO, Request(deadline_seconds=ASK_SECONDS))
                 self._pools = info.proxies
                 break

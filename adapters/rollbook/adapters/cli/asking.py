@@ -52,13 +52,14 @@ async def ask(
 
 async def ask_if_there(reader: Reader, fleet: str, verb: Verb[Asked, Update, Answer], request: Asked) -> Answer | None:
     """The same for who can do without: None if no controller answers."""
+    from rollbook.adapters.jetstream.client import NotPermitted
     from rollbook.adapters.service.client import ControllerSilent, NoController
 
     try:
         return await ask(reader, fleet, verb, request)
     except NoController:
         return None
-    except ControllerSilent as exc:
+    except (ControllerSilent, NotPermitted) as exc:
         say(f"rollbook: {exc}; going on without it")
         return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
@@ -111,7 +111,7 @@ def _pools(found: Found) -> Pools | None:
 
 
 @contextlib.contextmanager
-def _shown(goal: Goal) -> Iterator[Callable[[Progress], None]]:
+def _shown(goal: Goal) -> Generator[Callable[[Progress], None]]:
     """How progress is shown on standard error: in place on a terminal, one line for each change elsewhere."""
     if not sys.stderr.isatty():
         yield lambda progress: say(_head(goal, progress))

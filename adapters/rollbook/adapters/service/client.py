@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 import nats.errors
@@ -32,7 +32,7 @@ GRACE_SECONDS: Final = 5.0
 
 _NO_RESPONDERS: Final = "503"
 
-_Inbox = asyncio.Queue[Msg | NotPermitted]
+_Inbox: TypeAlias = asyncio.Queue[Msg | NotPermitted]
 
 
 class NoController(RollbookError):
@@ -134,14 +134,14 @@ class Controllers:
         if "Nats-Service-Error" in headers:
             problem = self._decode(message.data, Problem)
             raise (BadRequest if problem.kind == "usage" else Refusal)(problem.message)
-        match headers.get(FRAME):
-            case None:
-                return joining.take(message.data, headers)
-            case kind if kind == PROGRESS and progress is not None:
-                progress(self._decode(message.data, verb.progress))
-            case kind if kind not in {ALIVE, PROGRESS}:
-                msg = f"the controller sent a frame {kind!r} that this version does not know; use the same version"
-                raise BrokenReply(msg)
+        kind = headers.get(FRAME)
+        if kind is None:
+            return joining.take(message.data, headers)
+        if kind not in {ALIVE, PROGRESS}:
+            msg = f"the controller sent a frame {kind!r} that this version does not know; use the same version"
+            raise BrokenReply(msg)
+        if kind == PROGRESS and progress is not None:
+            progress(self._decode(message.data, verb.progress))
         return None
 
     def _decode(self, body: bytes, kind: type[Answer]) -> Answer:

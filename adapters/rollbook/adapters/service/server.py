@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -67,7 +67,7 @@ class Serving:
         return rfc3339(self.leading.resources.clock.now())
 
     @contextlib.contextmanager
-    def observing(self, observer: Observer) -> Iterator[None]:
+    def observing(self, observer: Observer) -> Generator[None]:
         """Hand every fact that is folded within the block to `observer`."""
 
         def witness(_: Stored, recorded: Recorded | None, __: Change) -> None:
