@@ -10,11 +10,13 @@ from pathlib import Path
 
 import msgspec
 
+from rollbook.adapters.doctor.findings import Examination, Finding, State
 from rollbook.adapters.service.messages import Info, Problem, Reconciled, Step
 from rollbook.projections.decisions import DecisionStatus
 from rollbook.projections.preview import Change, Line, Preview, Was
 from rollbook.projections.saved import save
 from rollbook.projections.status import FleetStatus, ProxyStatus, RegistrationStatus, Standing, WorkerStatus
+from rollbook.projections.verification import Answerer, ProxyVerification, Verdict, Verification
 from rollbook.projections.waiting import Progress
 
 FOLDER = Path(__file__).parent / "json"
@@ -145,6 +147,54 @@ DOCUMENTS = {
         missing={"rollout-1-0": "not registered at router-a yet"},
         wanted=2,
         sequence=42,
+    ),
+    "verify": Verification(
+        fleet="math-rl",
+        sequence=42,
+        time=TIME,
+        proxies=(
+            ProxyVerification(
+                proxy="router-a",
+                kind="sglang",
+                listed=2,
+                drift=(
+                    Line(
+                        change=Change.DEREGISTER,
+                        proxy="router-a",
+                        worker="rollout-1-0",
+                        incarnation=1,
+                        url=B,
+                        reason="serving: down (exited)",
+                    ),
+                ),
+                url="http://10.0.0.9:30000/generate",
+                sent=8,
+                failed={"it answered 503: no worker": 1},
+                answered=(
+                    Answerer(
+                        worker="rollout-1-0",
+                        incarnation=1,
+                        requests=3,
+                        verdict=Verdict.DEAD,
+                        how="said so",
+                        reason="serving: down (exited)",
+                    ),
+                    Answerer(worker="rollout-0-0", incarnation=2, requests=4, verdict=Verdict.RIGHT, how="said so"),
+                ),
+            ),
+        ),
+    ),
+    "doctor": Examination(
+        healthy=False,
+        checks=(
+            Finding("nats", State.OK, "nats://10.0.0.5:4222 answers in 0.4 ms, as user 'reader'; nats-server 2.15.1"),
+            Finding(
+                "proxy router-a",
+                State.FAILED,
+                "router-a: GET http://10.0.0.9:30000/workers answered 401: it refuses the key in api_key",
+                "correct the key that api_key of proxies.router-a refers to; the router was started with another",
+            ),
+        ),
     ),
     "info": Info(
         fleet="math-rl",

@@ -66,7 +66,7 @@ class Patient:
     async def examine(self):
         config = load(None, environ=self.environ, cwd=self.folder)
         settings = ClientSettings(fleet=config.settings.fleet, nats=config.settings.nats)
-        checks = await examine(Client(settings=settings, base=self.folder), config, self.environ)
+        checks = (await examine(Client(settings=settings, base=self.folder), config, self.environ)).checks
         assert all(one.fix for one in checks if one.state in {State.WARNING, State.FAILED})
         assert not [one for one in checks if "could not be looked at" in one.told]
         return {one.check: one for one in checks}

@@ -218,6 +218,7 @@ async def build(
     from rollbook.adapters.proxies.opening import open_proxies
     from rollbook.adapters.service.server import service
     from rollbook.adapters.service.verbs import HANDLERS
+    from rollbook.adapters.service.verifying import verifying
 
     clock, ids = SystemClock(), UuidV7()
     async with contextlib.AsyncExitStack() as stack:
@@ -255,7 +256,8 @@ async def build(
             tell=_tell,
         )
         witnesses = [] if metrics is None else [metrics.witness]
-        companions = [service(client, HANDLERS)] if once is None else [once]
+        handlers = [*HANDLERS, verifying(settings, environ=environ, base=directory.parent)]
+        companions = [service(client, handlers)] if once is None else [once]
         controller = Controller(
             settings.policy(),
             resources,

@@ -15,7 +15,7 @@ from rollbook.adapters.cli.table import table
 from rollbook.adapters.settings import ConfigError
 
 if TYPE_CHECKING:
-    from rollbook.adapters.doctor.findings import Finding
+    from rollbook.adapters.doctor.findings import Examination, Finding
 
 EXAMPLE = """\
 Example:
@@ -46,20 +46,19 @@ def doctor(*, config: ConfigFile = None, json: Json = False) -> Exit:
         findings = Findings()
         for problem in exc.problems:
             findings.failed("config", problem, "correct it; `rollbook check` tells when it is right")
-        _show(findings.found, json=json)
+        _show(findings.examination(), json=json)
         return Exit.USAGE
-    checks = run(examine(found.client, found.config, os.environ))
-    _show(checks, json=json)
-    return Exit.FAILED if any(one.state == "failed" for one in checks) else Exit.DONE
+    examination = run(examine(found.client, found.config, os.environ))
+    _show(examination, json=json)
+    return Exit.DONE if examination.healthy else Exit.FAILED
 
 
-def _show(checks: Sequence[Finding], *, json: bool) -> None:
+def _show(examination: Examination, *, json: bool) -> None:
     if json:
-        healthy = not any(one.state == "failed" for one in checks)
-        out_json({"healthy": healthy, "checks": msgspec.to_builtins(checks)})
+        out_json(msgspec.to_builtins(examination))
         return
     lines = Lines()
-    for line in render(checks):
+    for line in render(examination.checks):
         lines.write(line)
 
 

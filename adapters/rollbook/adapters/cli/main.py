@@ -28,6 +28,7 @@ from rollbook.adapters.cli import (
     reconcile,
     status,
     up,
+    verify,
     wait,
 )
 from rollbook.adapters.cli.exits import Exit, OutputClosed, UsageError, WaitedTooLong
@@ -70,6 +71,7 @@ def _commands() -> App:
     commands.command(status.status, help_epilogue=status.EXAMPLE)
     commands.command(plan.plan, help_epilogue=plan.EXAMPLE)
     commands.command(reconcile.reconcile, help_epilogue=reconcile.EXAMPLE)
+    commands.command(verify.verify, help_epilogue=verify.EXAMPLE)
     commands.command(wait.wait, help_epilogue=wait.EXAMPLE)
     operator.register(commands)
     commands.command(doctor.doctor, help_epilogue=doctor.EXAMPLE)

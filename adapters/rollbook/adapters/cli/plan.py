@@ -98,7 +98,7 @@ def verdict(preview: Preview) -> Exit:
 
 def render(preview: Preview) -> Iterator[list[Piece]]:
     """The lines for a person, and the counts."""
-    rows = [_row(line) for line in preview.lines]
+    rows = [row(line) for line in preview.lines]
     rows += [
         _styled("x", ["x unreachable", proxy, "", one_line(reason, LONGEST_SHOWN)])
         for proxy, reason in preview.unreachable.items()
@@ -107,7 +107,8 @@ def render(preview: Preview) -> Iterator[list[Piece]]:
     yield [preview.summary()]
 
 
-def _row(line: Line) -> list[Piece]:
+def row(line: Line) -> list[Piece]:
+    """One entry as cells of a table."""
     mark = _MARKS[line.change]
     return _styled(mark, [f"{mark} {line.change}", line.proxy, one_line(_whom(line)), _why(line)])
 

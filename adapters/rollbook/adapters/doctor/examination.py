@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rollbook.adapters.bootstrap import NoServer, nats_connection
 from rollbook.adapters.doctor import fleet, host, log, roles
-from rollbook.adapters.doctor.findings import Finding, Findings
+from rollbook.adapters.doctor.findings import Examination, Findings
 from rollbook.adapters.jetstream.client import Client as NatsClient
 from rollbook.adapters.jetstream.connection import Connection
 from rollbook.adapters.settings import Client, Config, ConfigError
@@ -15,7 +15,7 @@ from rollbook.projections.ports import LogError
 _ON_NATS = ("jetstream", "stream", "durability", "clock", "permissions", "leadership")
 
 
-async def examine(client: Client, config: Config | None, environ: Mapping[str, str]) -> list[Finding]:
+async def examine(client: Client, config: Config | None, environ: Mapping[str, str]) -> Examination:
     """Look at everything. Without `config` there is only fleet and server: a laptop's case."""
     findings = Findings()
     if config is None:
@@ -33,14 +33,14 @@ async def examine(client: Client, config: Config | None, environ: Mapping[str, s
     if config is None:
         for check in ("provider", "proxies", "web"):
             findings.skipped(check, "no configuration is here; run it where the controller's is")
-        return findings.found
+        return findings.examination()
     with findings.surviving("provider"):
         await fleet.provider(findings, config, environ)
     with findings.surviving("proxies"):
         await fleet.proxies(findings, config, environ)
     with findings.surviving("web"):
         await host.web(findings, config.settings.web)
-    return findings.found
+    return findings.examination()
 
 
 def config_file(findings: Findings, config: Config) -> None:

@@ -36,6 +36,14 @@ class Finding(msgspec.Struct, frozen=True):
     """One line; there for every warning and failure."""
 
 
+class Examination(msgspec.Struct, frozen=True):
+    """All of it: what `rollbook doctor --json` prints."""
+
+    healthy: bool
+    """Nothing failed."""
+    checks: tuple[Finding, ...]
+
+
 class Findings:
     """Collects them, in the order in which they are looked at."""
 
@@ -66,9 +74,9 @@ class Findings:
         except Exception as exc:  # noqa: BLE001 - told, with its type
             self.failed(check, f"could not be looked at: {type(exc).__name__}: {exc}", "report this; it is a defect")
 
-    def has_failed(self, check: str | None = None) -> bool:
-        """Whether anything, or this, failed."""
-        return any(one.state is State.FAILED and check in {None, one.check} for one in self.found)
+    def examination(self) -> Examination:
+        """What was found so far."""
+        return Examination(not any(one.state is State.FAILED for one in self.found), tuple(self.found))
 
 
 def _line(text: str) -> str:

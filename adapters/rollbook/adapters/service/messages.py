@@ -13,6 +13,7 @@ from rollbook.events import validate_name
 from rollbook.projections.preview import Preview
 from rollbook.projections.saved import SavedPlan
 from rollbook.projections.status import FleetStatus
+from rollbook.projections.verification import Verification
 
 SUBJECT_PREFIX: Final = "rollbook-rpc"
 
@@ -61,6 +62,19 @@ class ReconcileRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the removal budget may be exceeded [I12]."""
     plan: SavedPlan | None = None
     """Refuse unless this is exactly what is to be done."""
+
+
+class VerifyRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Read proxies back, and send requests through them."""
+
+    proxy: str | None = None
+    """None: all of them."""
+    requests: int | None = None
+    """Through each; None: three for each listed worker, at least 8; 0: the read-back only."""
+    path: str | None = None
+    """None: what fits the kind."""
+    model: str | None = None
+    """None: the pool's, or the first that the proxy names."""
 
 
 class Step(Reply, frozen=True, kw_only=True):
@@ -120,3 +134,4 @@ INFO: Final = Verb("info", Request, Reply, Info)
 STATUS: Final = Verb("status", Request, Reply, FleetStatus)
 PLAN: Final = Verb("plan", PlanRequest, Reply, Preview)
 RECONCILE: Final = Verb("reconcile", ReconcileRequest, Step, Reconciled)
+VERIFY: Final = Verb("verify", VerifyRequest, Reply, Verification)

@@ -1,0 +1,358 @@
+"""`verify` against real routers, with workers that are right, dead, foreign, cordoned, silent and away."""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+
+import pytest
+from aiohttp import web
+from support.core import TIME
+from support.nats import DEADLINE
+from support.routers import running_router
+from support.until import until
+
+from rollbook.adapters.cli.main import run
+from rollbook.adapters.clock import SystemClock
+from rollbook.adapters.demo.worker import DemoWorker
+from rollbook.adapters.ids import UuidV7
+from rollbook.adapters.jetstream.log import JetStreamLog
+from rollbook.adapters.jetstream.provision import provision
+from rollbook.adapters.memory.proxy import MemoryProxy
+from rollbook.adapters.proxies.opening import open_proxies
+from rollbook.adapters.settings import load
+from rollbook.adapters.verify import Ask, Verifier, doors
+from rollbook.events import Codec, Registered, WorkerCordoned, WorkerDown, WorkerUp
+from rollbook.projections.catchup import state_now
+from rollbook.projections.ports import Done, HostAndPort, Identity, Located, Pending, Target
+from rollbook.projections.verification import Verdict
+
+pytestmark = [pytest.mark.integration, pytest.mark.router]
+
+W, OTHER, STRANGER = "rollout-0-0", "rollout-1-0", "stranger-0-0"
+
+
+class Site:
+    """A fleet with one router; what is registered there is up to the test."""
+
+    def __init__(self, folder, client, fleet, url):
+        self.folder = folder
+        self.fleet = fleet
+        self.url = url
+        self.log = JetStreamLog(client, fleet)
+        self.workers = []
+        self.addresses = {}
+
+    def configure(self, nats, router, kind="sglang", more=""):
+        tables = "".join(
+            f'[provider.workers.{name}]\nprimary = "{address}"\n' for name, address in self.addresses.items()
+        )
+        (self.folder / "rollbook.toml").write_text(
+            f'fleet = "{self.fleet}"\n[nats]\nurl = "{nats}"\n[provider]\nkind = "static"\n{tables}[pools.rollout]\n'
+            f'[[proxies]]\nname = "router-a"\nkind = "{kind}"\nadmin_url = "{router}"\npools = ["rollout"]\n{more}'
+        )
+
+    async def worker(self, name, incarnation=1):
+        worker = DemoWorker(name=name, incarnation=incarnation)
+        self.workers.append(worker)
+        self.addresses[name] = (await worker.start())["primary"]
+        return f"http://{self.addresses[name]}"
+
+    async def say(self, *facts):
+        for fact in facts:
+            draft = Codec(self.fleet).draft(fact, id=UuidV7().new(), time=TIME, publisher="test")
+            await self.log.append([draft])
+
+    @property
+    def config(self):
+        return load(None, environ={}, cwd=self.folder)
+
+    @contextlib.asynccontextmanager
+    async def proxy(self):
+        async with open_proxies(self.config.settings, environ={}, base=self.folder) as proxies:
+            yield proxies["router-a"]
+
+    async def register(self, name, url, incarnation=1):
+        """Put an entry of ours into the router, whatever the log says."""
+        async with self.proxy() as proxy:
+            answer = await proxy.add(Target(worker=name, incarnation=incarnation, url=url))
+            assert isinstance(answer, Pending | Done), answer
+            await until(proxy.list, lambda listing: any(entry.url == url for entry in listing.entries))
+
+    async def verify(self, provider=None, **ask):
+        state = await state_now(self.log, _NoSnapshots(), Codec(self.fleet), SystemClock())
+        async with open_proxies(self.config.settings, environ={}, base=self.folder) as proxies:
+            verifier = Verifier(
+                self.config.settings.policy(),
+                lambda: state,
+                proxies=proxies,
+                doors=doors(self.config.settings, environ={}, base=self.folder),
+                provider=provider,
+                admission=None,
+                clock=SystemClock(),
+            )
+            return (await verifier.verify(["router-a"], Ask(**ask))).proxies[0]
+
+
+class _NoSnapshots:
+    async def newest_first(self):
+        for nothing in ():
+            yield nothing
+
+
+class Named:
+    """A provider that names every worker's header."""
+
+    def __init__(self, identities):
+        self.identities = identities
+
+    async def locate(self, names):
+        return {
+            name: Located({"primary": HostAndPort("10.0.0.1", 1)}, 1, identity=identity)
+            for name, identity in self.identities.items()
+            if name in names
+        }
+
+
+@pytest.fixture(scope="module")
+def router(tmp_path_factory):
+    with running_router(tmp_path_factory.mktemp("router")) as router:
+        yield router
+
+
+@pytest.fixture
+async def site(tmp_path, nats_server, nats_client, fleet, router):
+    await provision(nats_client, fleet, timeout=DEADLINE)
+    site = Site(tmp_path, nats_client, fleet, router.url)
+    site.configure(nats_server.url, router.url)
+    yield site
+    async with site.proxy() as proxy:
+        for entry in (await proxy.list()).entries:
+            await proxy.remove(entry)
+        await until(proxy.list, lambda listing: not listing.entries)
+    for worker in site.workers:
+        await worker.stop()
+
+
+def verdicts(found):
+    return {one.worker: (one.verdict, one.how) for one in found.answered}
+
+
+async def test_all_is_right(site):
+    for name in (W, OTHER):
+        url = await site.worker(name)
+        await site.say(WorkerUp(worker=name, incarnation=1))
+        await site.register(name, url)
+    found = await site.verify()
+    assert verdicts(found) == {W: (Verdict.RIGHT, "said so"), OTHER: (Verdict.RIGHT, "said so")}
+    assert (found.sent, sum(one.requests for one in found.answered), found.failed) == (8, 8, {})
+    assert found.url == f"{site.url}/generate"
+    assert {one.incarnation for one in found.answered} == {1}
+    # The log does not know of the registrations, so a pass would write them down; it changes nothing at the router.
+    assert (found.listed, found.drift, found.differs, found.broken) == (2, (), False, False)
+
+
+async def test_a_chat_completion_asks_for_the_model_that_is_served(site):
+    url = await site.worker(W)
+    await site.say(WorkerUp(worker=W, incarnation=1))
+    await site.register(W, url)
+    found = await site.verify(path="/v1/chat/completions", requests=3)
+    assert verdicts(found) == {W: (Verdict.RIGHT, "said so")}
+    assert (found.sent, found.failed) == (3, {})
+
+
+async def test_the_dead_the_cordoned_and_the_foreign_are_named(site):
+    for name in (W, OTHER, STRANGER):
+        await site.register(name, await site.worker(name))
+    await site.say(WorkerUp(worker=W, incarnation=1), WorkerDown(worker=W, incarnation=1, evidence="timeout"))
+    await site.say(WorkerUp(worker=OTHER, incarnation=1), WorkerCordoned(worker=OTHER, by="ann", why="slow"))
+    found = await site.verify(requests=30)
+    assert verdicts(found) == {
+        W: (Verdict.DEAD, "said so"),
+        OTHER: (Verdict.UNWANTED, "said so"),
+        STRANGER: (Verdict.FOREIGN, "said so"),
+    }
+    assert found.differs
+    assert {line.worker for line in found.drift} == {W, OTHER, STRANGER}
+    assert "cordoned by ann: slow" in next(one.reason for one in found.answered if one.worker == OTHER)
+
+
+async def test_an_old_life_that_still_answers_is_dead(site):
+    url = await site.worker(W, incarnation=1)
+    await site.say(WorkerUp(worker=W, incarnation=1), WorkerUp(worker=W, incarnation=2))
+    await site.register(W, url, incarnation=2)
+    [one] = (await site.verify()).answered
+    assert (one.verdict, one.incarnation, one.reason) == (Verdict.DEAD, 1, "superseded by incarnation 2")
+
+
+async def test_a_worker_is_known_by_the_header_that_its_provider_names(site):
+    for name in (W, OTHER):
+        await site.register(name, await site.worker(name))
+        await site.say(WorkerUp(worker=name, incarnation=1))
+    pids = {"X-Rollbook-Pid": str(os.getpid())}
+    provider = Named({W: Identity(value=pids["X-Rollbook-Pid"], header="x-rollbook-pid")})
+    found = await site.verify(provider)
+    assert verdicts(found) == {W: (Verdict.RIGHT, "said so")}  # both answer with this process's id
+    provider = Named({W: Identity(value="another", header="x-rollbook-pid")})
+    assert {one.verdict for one in (await site.verify(provider)).answered} == {Verdict.FOREIGN}
+
+
+async def test_a_worker_that_is_gone_is_a_failed_request(site):
+    url = await site.worker(W)
+    await site.say(WorkerUp(worker=W, incarnation=1))
+    await site.register(W, url)
+    await site.workers[0].stop()
+    found = await site.verify(requests=4)
+    assert sum(found.failed.values()) == 4
+    assert found.broken
+    assert not found.differs
+
+
+async def test_without_a_worker_no_request_is_sent(site):
+    found = await site.verify()
+    assert (found.sent, found.url, found.notes) == (0, None, ("no request was sent: nobody is registered",))
+    assert not found.differs
+    assert not found.broken
+
+
+async def test_a_missing_worker_is_drift(site):
+    await site.say(WorkerUp(worker=W, incarnation=1))
+    await site.say(Registered(proxy="router-a", worker=W, incarnation=1, url="http://10.0.0.1:1"))
+    found = await site.verify()
+    assert found.differs
+    assert [(str(line.change), line.worker) for line in found.drift] == [("register", W)]
+
+
+async def test_a_router_that_is_away_is_said(site, nats_server):
+    site.configure(nats_server.url, "http://127.0.0.1:1")
+    found = await site.verify()
+    assert found.broken
+    assert "connection refused" in found.unreachable
+    site.configure(nats_server.url, site.url)
+
+
+# ---------------------------------------------------------------- engines that do not say who they are
+
+
+class Silent:
+    """An engine that answers and counts, and says nothing of itself."""
+
+    def __init__(self, counts=True):
+        self.served = 0
+        self.counts = counts
+
+    @contextlib.asynccontextmanager
+    async def run(self):
+        app = web.Application()
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_post("/v1/chat/completions", self._chat)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        try:
+            yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+        finally:
+            await runner.cleanup()
+
+    async def _metrics(self, _):
+        if not self.counts:
+            raise web.HTTPNotFound
+        return web.Response(
+            text='# TYPE vllm:request_success_total counter\nvllm:request_success_total{finished_reason="stop"} '
+            f'{self.served - 1}.0\nvllm:request_success_total{{finished_reason="length"}} 1.0\n'
+        )
+
+    async def _models(self, _):
+        return web.json_response({"data": [{"id": "m"}]})
+
+    async def _chat(self, request):
+        assert (await request.json())["model"] == "m"
+        self.served += 1
+        return web.json_response({"choices": []})
+
+
+@pytest.mark.parametrize(("counts", "how"), [(True, "counted"), (False, "not known")])
+async def test_who_says_nothing_is_counted_or_honestly_unknown(site, nats_server, counts, how):
+    engine = Silent(counts)
+    async with engine.run() as url:
+        # The engine stands behind itself: what matters here is the entry, and where requests go.
+        site.configure(nats_server.url, site.url, more=f'data_url = "{url}"\n')
+        router = MemoryProxy("router-a", site.fleet, SystemClock(), random.Random(1))
+        router.put(url, fleet=site.fleet, worker=W, incarnation=1)
+        await site.say(WorkerUp(worker=W, incarnation=1))
+        state = await state_now(site.log, _NoSnapshots(), Codec(site.fleet), SystemClock())
+        verifier = Verifier(
+            site.config.settings.policy(),
+            lambda: state,
+            proxies={"router-a": router},
+            doors=doors(site.config.settings, environ={}, base=site.folder),
+            provider=None,
+            admission=None,
+            clock=SystemClock(),
+        )
+        found = (await verifier.verify(["router-a"], Ask(requests=5, path="/v1/chat/completions"))).proxies[0]
+    assert engine.served == 5
+    [one] = found.answered
+    assert (one.how, one.requests) == (how, 5)
+    assert one.verdict is (Verdict.RIGHT if counts else Verdict.UNKNOWN)
+    assert bool(found.notes) is not counts
+    assert not found.differs
+
+
+async def test_the_admin_key_goes_to_the_admin_server_only(site, nats_server):
+    (site.folder / "key").write_text("secret")
+    more = 'api_key = { file = "key" }\n'
+    site.configure(nats_server.url, site.url, more=more)
+    found = doors(site.config.settings, environ={}, base=site.folder)["router-a"]
+    assert found.headers == {"Authorization": "Bearer secret"}
+    site.configure(nats_server.url, site.url, more=more + 'data_url = "http://elsewhere:1"\n')
+    found = doors(site.config.settings, environ={}, base=site.folder)["router-a"]
+    assert (found.headers, found.url) == ({}, "http://elsewhere:1")
+    site.configure(nats_server.url, site.url)
+
+
+# ---------------------------------------------------------------- the command, with and without a controller
+
+
+def rollbook(capsys, monkeypatch, folder, *arguments):
+    monkeypatch.chdir(folder)
+    code = run([*arguments], os.environ)
+    return code, capsys.readouterr()
+
+
+async def test_the_command_asks_the_controller_or_does_it_itself(site, nats_server, monkeypatch, capsys):
+    from rollbook.adapters.bootstrap import build
+
+    url = await site.worker(W)
+    site.configure(nats_server.url, site.url)
+    await site.say(WorkerUp(worker=W, incarnation=1))
+
+    async def command(*arguments):
+        return await asyncio.to_thread(rollbook, capsys, monkeypatch, site.folder, "verify", *arguments)
+
+    code, told = await command("--json")
+    assert (code, "no controller runs" in told.err) == (2, True)
+    async with build(site.config.settings, site.folder / ".rollbook", environ={}) as built:
+        running = asyncio.create_task(built.run())
+        try:
+            async with site.proxy() as proxy:
+                await until(proxy.list, lambda listing: [entry.url for entry in listing.entries] == [url])
+            code, told = await command("--json", "--requests", "4")
+            document = json.loads(told.out)
+            assert (code, "no controller runs" in told.err) == (0, False), document
+            [proxy] = document["proxies"]
+            assert [(one["worker"], one["requests"], one["verdict"]) for one in proxy["answered"]] == [(W, 4, "right")]
+            code, told = await command("--requests", "4")
+            assert code == 0
+            assert f"4 of 4 requests to {site.url}/generate were answered" in told.out
+            assert "lists 1, as they should be" in told.out
+            code, told = await command("--proxy", "router-b")
+            assert code == 64
+            assert "router-a" in told.err
+            code, told = await command("--path", "nonsense")
+            assert code == 64
+        finally:
+            built.controller.stop()
+            await running
