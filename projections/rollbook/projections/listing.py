@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable
 from functools import cached_property
 from typing import Final, TypeVar
 
-from rollbook.projections.ending import end
 from rollbook.projections.ledger import ProxyRecord
 from rollbook.projections.observed import believed
 from rollbook.projections.ports import Clock, Entry, Listing, Proxy, ProxyUnavailable
+from rollbook.projections.shared import Shared
 
 FIRST_PAUSE: Final = 0.002
 MOST_PAUSE: Final = 0.25
@@ -65,8 +65,7 @@ class Reader:
         self._proxy = proxy
         self._seconds = seconds
         self._count = itertools.count(1)
-        self._running: asyncio.Task[Seen] | None = None
-        self._next: asyncio.Task[Seen] | None = None
+        self._shared = Shared(self._list)
 
     def tick(self) -> int:
         """The present moment on the count that `Seen.began` uses."""
@@ -74,15 +73,9 @@ class Reader:
 
     async def fresh(self) -> Seen:
         """A listing that begins after this call. Raises `ProxyUnavailable`."""
-        if self._next is None:
-            self._next = asyncio.create_task(self._after(self._running))
-            self._next.add_done_callback(_retrieved)
-        return await asyncio.shield(self._next)
+        return await self._shared.fresh()
 
-    async def _after(self, running: asyncio.Task[Seen] | None) -> Seen:
-        if running is not None and not running.done():
-            await asyncio.wait([running])
-        self._running, self._next = self._next, None
+    async def _list(self) -> Seen:
         began = self.tick()
         return Seen(began, await bounded(self._proxy.list(), self._seconds, f"{self._proxy.name}: list"))
 
@@ -118,7 +111,7 @@ class Reader:
 
     async def close(self) -> None:
         """Stop what is under way."""
-        await end(*(task for task in (self._running, self._next) if task is not None))
+        await self._shared.close()
 
 
 class Believer(Reader):
@@ -131,9 +124,3 @@ class Believer(Reader):
     async def fresh(self) -> Seen:
         """What the proxy should hold by the log. Calls nobody."""
         return Seen(self.tick(), believed(self._record()))
-
-
-def _retrieved(task: asyncio.Task[Seen]) -> None:
-    """Whoever waited may be gone; an error nobody waits for is not an error."""
-    if not task.cancelled():
-        task.exception()
