@@ -189,6 +189,30 @@ def test_the_log_alone_tells_what_is_to_be_done(stream, call, say):
     assert call("reconcile")[:2] == (Exit.FAILED, "")
 
 
+def test_a_controller_that_hangs_is_given_up_and_the_log_is_read(stream, call, nats_server):
+    """It is subscribed, as one that was stopped with SIGSTOP, and never says a word."""
+    call("publish", "up", W)
+    hanging, done = threading.Event(), threading.Event()
+
+    async def hang(client):
+        await client.subscribe(f"rollbook-rpc.{stream}.status")
+        await client.flush()
+        hanging.set()
+        await asyncio.to_thread(done.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(_with_client(nats_server, hang)))
+    thread.start()
+    try:
+        assert hanging.wait(DEADLINE)
+        code, out, err = call("status")
+    finally:
+        done.set()
+        thread.join()
+    assert code == Exit.DIFFERENCES
+    assert "by the log alone" in out
+    assert "gave no sign of life" in err
+
+
 def test_wait_follows_the_log(stream, call, say):
     call("publish", "up", W)
     code, out, err = call("wait", "--timeout", "1")

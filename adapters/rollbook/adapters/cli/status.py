@@ -20,6 +20,7 @@ from rollbook.adapters.settings import Config
 from rollbook.events.times import parse_rfc3339, rfc3339
 from rollbook.projections.decisions import DecisionStatus
 from rollbook.projections.fold import State
+from rollbook.projections.logonly import NOTE
 from rollbook.projections.status import FleetStatus, ProxyStatus, RegistrationStatus, Standing, WorkerStatus
 
 EXAMPLE = """\
@@ -29,7 +30,8 @@ Example:
     rollbook status --at -15m
     rollbook status --json | jq '.workers[] | select(.phase != "serving")'
 
-Exit codes: 0 converged, 2 drift: a proxy does not answer, or does not list exactly what it should."""
+Exit codes: 0 converged, 2 drift: a proxy does not answer, or does not list
+exactly what it should; 2 also where only the log could be asked."""
 
 _STYLES: Final = {
     Standing.REGISTERED: "green",
@@ -109,6 +111,8 @@ async def _ask_from_here(config: Config, state: State, now: str) -> FleetStatus:
 def render(taken: FleetStatus, now: float) -> Iterator[list[Piece]]:
     """The status as lines for a person."""
     verdict: Piece = ("converged", "green") if taken.converged else ("DRIFT", "bold red")
+    if NOTE in taken.notes:
+        verdict = ("by the log alone", "yellow")
     led = f"led by {taken.controller}  " if taken.controller else ""
     yield [("fleet ", "dim"), (taken.fleet, "bold"), f"  at sequence {taken.sequence}  ", (led, "dim"), verdict]
     yield []
