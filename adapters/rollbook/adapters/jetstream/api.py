@@ -81,9 +81,12 @@ _failures = msgspec.json.Decoder(_Failure)
 
 
 async def question(client: Client, subject: str, body: dict[str, Any] | None = None, *, timeout: float) -> Any:
-    """Ask `$JS.API.<subject>` and return the decoded answer. Raises `Refused` or `LogUnavailable`."""
+    """Ask `$JS.API.<subject>`, again where need be, and return the decoded answer.
+
+    Raises `Refused` or `LogUnavailable`.
+    """
     payload = msgspec.json.encode(body) if body is not None else b""
-    answer = await client.ask(f"$JS.API.{subject}", payload, timeout=timeout)
+    answer = await client.ask(f"$JS.API.{subject}", payload, timeout=timeout, again=True)
     try:
         error = _failures.decode(answer).error
         if error is None:

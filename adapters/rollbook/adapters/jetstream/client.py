@@ -29,6 +29,9 @@ from rollbook.projections.ports import LogUnavailable
 
 _log = structlog.get_logger(__name__)
 
+ASK_AGAIN: Final = 1.0
+"""Seconds without an answer after which a question is sent once more."""
+
 _NOBODY: Final = 503
 """Status: nobody listens on the subject."""
 
@@ -134,14 +137,22 @@ class Client(NatsClient):
         self._sinks.pop(subscription._id, None)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - as in `sink`
 
     async def ask(
-        self, subject: str, payload: bytes = b"", *, headers: dict[str, str] | None = None, timeout: float = 5.0
+        self,
+        subject: str,
+        payload: bytes = b"",
+        *,
+        headers: dict[str, str] | None = None,
+        timeout: float = 5.0,
+        again: bool = False,
     ) -> bytes:
         """Publish with a reply subject, and return the payload of the answer. `timeout` is in seconds.
 
+        With `again` it is sent every second until the first answer comes: in a cluster nobody ever answers what was
+        asked while there was no leader. For questions only that change nothing, or nothing the second time.
         Raises `LogUnavailable` if there is none: nothing is sent while the connection is gone, but when it breaks or
         the time is up after that, whether it arrived is unknown. `NotPermitted` if the server refuses the subject.
         """
-        return (await self._ask(subject, payload, headers, _any, timeout))[0].payload
+        return (await self._ask(subject, payload, headers, _any, timeout, again=again))[0].payload
 
     async def ask_for_many(
         self, subject: str, payload: bytes, *, is_last: Callable[[Message], bool], timeout: float = 5.0
@@ -156,6 +167,8 @@ class Client(NatsClient):
         headers: dict[str, str] | None,
         is_last: Callable[[Message], bool],
         timeout: float,
+        *,
+        again: bool = False,
     ) -> list[Message]:
         token = str(next(self._tokens))
         answer: asyncio.Future[list[Message]] = asyncio.get_running_loop().create_future()
@@ -165,6 +178,8 @@ class Client(NatsClient):
                 if self._answers is None:
                     self._answers = await self._listen()
                 await self._send(subject, payload, f"{self._answers}{token}", headers)
+                while again and not (await asyncio.wait([answer], timeout=ASK_AGAIN))[0]:
+                    await self._send(subject, payload, f"{self._answers}{token}", headers)
                 return await answer
         finally:
             del self._questions[token]

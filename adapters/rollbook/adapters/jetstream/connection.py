@@ -264,7 +264,7 @@ def _succeeded(connection: Connection, attempt: asyncio.Future[None], watch: _Wa
 
 async def _require_jetstream(client: Client, connection: Connection, timeout: float) -> None:
     try:
-        answer = await client.ask("$JS.API.INFO", timeout=timeout)
+        answer = await client.ask("$JS.API.INFO", timeout=timeout, again=True)
     except NotPermitted:
         raise
     except LogUnavailable as exc:

@@ -166,6 +166,7 @@ class JetStreamLeadership:
     async def _keep(self, claim: _Claim) -> None:
         """Renew the claim until it is lost."""
         pause = self._lease / RENEWALS
+        told = False
         while True:
             left = self._good_until - _now()
             if left <= 0:
@@ -176,13 +177,15 @@ class JetStreamLeadership:
                 # An answer that comes after the claim has run out is worth nothing.
                 async with asyncio.timeout(max(self._good_until - _now(), 0)):
                     await self._renew(claim)
-                pause = self._lease / RENEWALS
+                pause, told = self._lease / RENEWALS, False
             except _Lost as exc:
                 self._lose(str(exc))
                 return
             except (LogUnavailable, TimeoutError) as exc:
                 pause = self._lease / 20
-                _log.warning("leadership.not_renewed", fleet=self._fleet, error=str(exc) or "no answer in time")
+                if not told:
+                    _log.warning("leadership.not_renewed", fleet=self._fleet, error=str(exc) or "no answer in time")
+                told = True
 
     async def _renew(self, claim: _Claim) -> None:
         try:
