@@ -5,8 +5,11 @@ import contextlib
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -47,7 +50,7 @@ FACTS = {"worker": WORKER, "operator": OPERATOR, "proxy": OUTCOME, "fleet": Flee
 @pytest.fixture
 def server(start_nats, monkeypatch):
     for role, password in PASSWORDS.items():
-        monkeypatch.setenv(f"ROLLBOOK_{role.upper()}_PASSWORD", password)
+        monkeypatch.setenv(f"NATS_{role.upper()}_PASSWORD", password)
     return start_nats(config=ROLES)
 
 
@@ -311,8 +314,8 @@ async def take(log, count):
 # ---------------------------------------------------------------- the command line of each role
 
 
-def rollbook(server, role, folder, *arguments):
-    environ = os.environ | {
+def environment(server, role):
+    return os.environ | {
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "NO_COLOR": "1",
         "ROLLBOOK_FLEET": FLEET,
@@ -320,8 +323,13 @@ def rollbook(server, role, folder, *arguments):
         "ROLLBOOK_NATS_USER": role,
         "ROLLBOOK_NATS_PASSWORD": PASSWORDS[role],
     }
+
+
+def rollbook(server, role, folder, *arguments):
     command = [sys.executable, "-m", "rollbook.adapters.cli.main", *arguments]
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=90)
+    return subprocess.run(
+        command, cwd=folder, env=environment(server, role), capture_output=True, text=True, check=False, timeout=90
+    )
 
 
 async def test_the_commands_of_each_role(server, stream, tmp_path):
@@ -348,3 +356,78 @@ async def test_the_commands_of_each_role(server, stream, tmp_path):
     assert end.returncode == 0, end.stderr
     wait = await run("reader", "wait", "--worker", W, "--for", "gone", "--timeout", "30")
     assert wait.returncode == 0, wait.stderr
+
+
+def start_up(server, folder):
+    command = [sys.executable, "-m", "rollbook.adapters.cli.main", "up"]
+    with (folder / "up.log").open("w") as log:
+        return subprocess.Popen(
+            command, cwd=folder, env=environment(server, "controller"), stdout=log, stderr=log, stdin=subprocess.DEVNULL
+        )
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def get(url):
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as exc:
+        with exc:
+            return exc.code, exc.read().decode()
+    except OSError as exc:
+        return 0, str(exc)
+
+
+async def test_up_runs_as_the_controller_and_shows_itself(server, tmp_path):
+    port = free_port()
+    (tmp_path / "rollbook.toml").write_text(
+        f'fleet = "{FLEET}"\n[nats]\nurl = "{server.url}"\n[provider]\nkind = "static"\n[pools.rollout]\n'
+        '[[proxies]]\nname = "router-a"\nkind = "sglang"\nadmin_url = "http://127.0.0.1:1"\npools = ["rollout"]\n'
+        f'[web]\nlisten = "127.0.0.1:{port}"\n'
+    )
+    process = start_up(server, tmp_path)
+
+    async def run(role, *arguments):
+        return await asyncio.to_thread(rollbook, server, role, tmp_path, *arguments)
+
+    try:
+        at = f"http://127.0.0.1:{port}"
+        told = await until(lambda: asyncio.to_thread(get, f"{at}/readyz"), lambda told: '"leading"' in told[1])
+        assert told[0] == 200, (tmp_path / "up.log").read_text()
+        async with Publisher(FLEET, connection(server, "publisher")) as publisher:
+            await publisher.worker_up(W)
+        metrics = await until(
+            lambda: asyncio.to_thread(get, f"{at}/metrics"),
+            lambda told: (
+                'rollbook_facts_total{type="worker.up"} 1.0' in told[1]
+                and 'rollbook_proxy_reachable{proxy="router-a"} 0.0' in told[1]
+            ),
+        )
+        assert "rollbook_leader 1.0" in metrics[1]
+        assert W not in metrics[1]
+        status = await run("reader", "status", "--json")
+        assert (status.returncode, json.loads(status.stdout)["workers"][0]["name"]) == (2, W), status.stderr
+        plan = await run("reader", "plan", "--json")
+        assert (plan.returncode, list(json.loads(plan.stdout)["unreachable"])) == (1, ["router-a"]), plan.stderr
+        verify = await run("reader", "verify")
+        assert verify.returncode == 1
+        assert f"does not permit user 'reader' to publish to rollbook-rpc.{FLEET}.verify" in verify.stderr
+        verify = await run("operator", "verify")
+        assert (verify.returncode, "NOT READ BACK" in verify.stdout) == (1, True), verify.stderr
+        doctor = await run("controller", "doctor", "--json")
+        checks = {check["check"]: check["state"] for check in json.loads(doctor.stdout)["checks"]}
+        assert (checks["permissions"], checks["leadership"], checks["ready"]) == ("ok", "ok", "ok"), doctor.stdout
+        assert checks["proxy router-a"] == "failed"
+        assert doctor.returncode == 1
+        process.terminate()
+        assert await asyncio.to_thread(process.wait, 60) == 0, (tmp_path / "up.log").read_text()
+        assert "snapshot.saved" in (tmp_path / "up.log").read_text()
+        assert "permissions violation" not in (tmp_path / "up.log").read_text()
+    finally:
+        process.kill()
+        process.wait()

@@ -25,7 +25,7 @@ from rollbook.adapters.settings import load
 from rollbook.adapters.verify import Ask, Verifier, doors
 from rollbook.events import Codec, Registered, WorkerCordoned, WorkerDown, WorkerUp
 from rollbook.projections.catchup import state_now
-from rollbook.projections.ports import Done, HostAndPort, Identity, Located, Pending, Target
+from rollbook.projections.ports import Capabilities, Done, HostAndPort, Identity, Located, Pending, Target
 from rollbook.projections.verification import Verdict
 
 pytestmark = [pytest.mark.integration, pytest.mark.router]
@@ -299,6 +299,30 @@ async def test_who_says_nothing_is_counted_or_honestly_unknown(site, nats_server
     assert one.verdict is (Verdict.RIGHT if counts else Verdict.UNKNOWN)
     assert bool(found.notes) is not counts
     assert not found.differs
+
+
+async def test_a_proxy_that_lists_nothing_is_believed_and_tried(site, nats_server):
+    engine = Silent()
+    async with engine.run() as url:
+        site.configure(nats_server.url, site.url, more=f'data_url = "{url}"\n')
+        blind = Capabilities(list=False, tag=False)
+        router = MemoryProxy("router-a", site.fleet, SystemClock(), random.Random(1), capabilities=blind)
+        await site.say(WorkerUp(worker=W, incarnation=1))
+        await site.say(Registered(proxy="router-a", worker=W, incarnation=1, url=url))
+        state = await state_now(site.log, _NoSnapshots(), Codec(site.fleet), SystemClock())
+        verifier = Verifier(
+            site.config.settings.policy(),
+            lambda: state,
+            proxies={"router-a": router},
+            doors=doors(site.config.settings, environ={}, base=site.folder),
+            provider=None,
+            admission=None,
+            clock=SystemClock(),
+        )
+        found = (await verifier.verify(["router-a"], Ask(requests=3, path="/v1/chat/completions"))).proxies[0]
+    assert [(one.worker, one.requests, one.verdict) for one in found.answered] == [(W, 3, Verdict.RIGHT)]
+    assert (found.listed, found.differs, found.broken) == (1, False, False)
+    assert "it lists nothing" in found.notes[0]
 
 
 async def test_the_admin_key_goes_to_the_admin_server_only(site, nats_server):

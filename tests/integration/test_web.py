@@ -236,6 +236,7 @@ async def test_leader_and_standby_are_both_ready_and_say_which(site, http, nats_
                     status, roster = await get(http, f"{process.url}/v1/roster")
                     assert status == 200
                     assert [worker["name"] for worker in roster["workers"]] == [W]
+                    assert roster["controller"] == "one"
     finally:
         await client.close()
 

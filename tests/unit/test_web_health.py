@@ -46,6 +46,14 @@ def test_why_it_is_not_ready(built, last, word):
     assert any(word in reason for reason in found.reasons)
 
 
+def test_a_standby_whose_log_goes_away_is_still_one():
+    judge = Judge(controller(folded=7))
+    assert judge.judge(ends(7), 0.0).role == "standing by"
+    found = judge.judge(None, 1.0)
+    assert (found.ready, found.role) == (False, "standing by")
+    assert Judge(controller(folded=3)).judge(ends(7), 0.0).role == "starting"
+
+
 def test_facts_that_keep_coming_make_nobody_unready():
     built = controller(folded=10)
     judge = Judge(built)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from enum import StrEnum
 from typing import Final
 
@@ -67,7 +67,7 @@ class Findings:
         self.found.append(Finding(check, State.SKIPPED, why))
 
     @contextlib.contextmanager
-    def surviving(self, check: str) -> Iterator[None]:
+    def surviving(self, check: str) -> Generator[None]:
         """Whatever goes wrong within is a finding too: an examination must not end at the first surprise."""
         try:
             yield

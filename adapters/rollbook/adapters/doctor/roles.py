@@ -48,8 +48,9 @@ def tries(fleet: str) -> dict[str, tuple[Try, ...]]:
             Try(f"{facts}.operator.worker.doctor", fact=True),
             Try(f"{facts}.operator.proxy.doctor", fact=True),
             Try(f"{facts}.operator.fleet", fact=True),
-            Try(f"{SUBJECT_PREFIX}.{fleet}.doctor"),
         ),
+        "ask the controller": (Try(f"{SUBJECT_PREFIX}.{fleet}.info"),),
+        "command the controller": (Try(f"{SUBJECT_PREFIX}.{fleet}.doctor"),),
         "control": (
             Try(f"{facts}.proxy.doctor", fact=True),
             Try(f"{facts}.quarantine", fact=True),

@@ -55,7 +55,7 @@ class Judge:
         leading = controller.leading
         return Readiness(
             ready=not reasons,
-            role="leading" if leading is not None else "starting" if reasons else "standing by",
+            role="leading" if leading is not None else "standing by" if self._warm else "starting",
             sequence=sequence,
             epoch=None if leading is None else leading.epoch,
             led_by=controller.led_by,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from rollbook.events import RollbookError
 from rollbook.events.times import rfc3339
 from rollbook.projections.admission import Admission
@@ -58,7 +60,10 @@ class Views:
             provider=self._resources.provider,
             admission=self._admission(state),
         )
-        return await look.take(self._now())
+        taken = await look.take(self._now())
+        leading = self._controller.leading
+        leader = self._controller.led_by if leading is None else leading.owner
+        return msgspec.structs.replace(taken, controller=leader)
 
     async def _take_plan(self) -> Preview:
         state = self._state()
