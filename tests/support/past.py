@@ -10,9 +10,10 @@ from support.core import CODEC, TIME
 from rollbook.adapters.memory.log import MemoryLog
 from rollbook.adapters.memory.snapshots import MemorySnapshots
 from rollbook.events import Draft, Fact
-from rollbook.projections.fold import message_id
+from rollbook.projections.fold import State, message_id
 from rollbook.projections.history.moments import state_at
 from rollbook.projections.history.past import LogPast
+from rollbook.projections.ports import Snapshot
 
 BEGAN = 1_000_000.0
 """When the first fact was stored; each is stored one second after the one before."""
@@ -56,13 +57,17 @@ class Told(LogPast):
     async def garbage(self, subject: str, payload: bytes = b"\xff\n") -> int:
         return (await self.log.append([Draft(subject, f"id-{len(self.log.messages) + 1}", payload)]))[0]
 
+    async def snapshot(self, sequence: int, state: State | None = None) -> Snapshot:
+        """A snapshot there, of the right state or of another."""
+        stored = await self.log.get(sequence)
+        assert stored is not None
+        state = state or await state_at(self, CODEC, sequence)
+        return state.snapshot((await self.log.state()).identity, message_id(stored))
+
     async def keep(self, *sequences: int) -> None:
         """Snapshots there."""
         for sequence in sequences:
-            state = await state_at(self, CODEC, sequence)
-            stored = await self.log.get(sequence)
-            assert stored is not None
-            await self.kept.save(state.snapshot((await self.log.state()).identity, message_id(stored)))
+            await self.kept.save(await self.snapshot(sequence))
 
 
 async def told(facts: Iterable[Fact]) -> Told:

@@ -6,6 +6,7 @@ from support.histories import NAMES, a_history
 from support.past import Told, told
 
 from rollbook.events import (
+    CellDeclared,
     Deregistered,
     Deregistering,
     DriftFound,
@@ -27,7 +28,7 @@ from rollbook.events import (
     WorkerUp,
 )
 from rollbook.projections.history.moments import state_at
-from rollbook.projections.history.story import UnknownToTheLog, explain, policy_for
+from rollbook.projections.history.story import Asked, UnknownToTheLog, explain
 from rollbook.projections.history.teller import verdict
 from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy
 
@@ -35,9 +36,10 @@ W, V = "rollout-0-0", "rollout-1-0"
 AT = {"proxy": "router", "worker": W, "url": "http://h:1"}
 
 
-async def story(past, worker=W, *, policy=POLICY, proxy=None, to=None):
+async def story(past, worker=W, *, policy=POLICY, proxy=None, to=None, lives=None):
     end = (await past.ends())[1]
-    return await explain(past, CODEC, policy, worker, proxy, end if to is None else to)
+    asked = Asked(worker=worker, proxy=proxy, to=end if to is None else to, lives=lives, policy=policy)
+    return await explain(past, CODEC, asked)
 
 
 def events(narrative):
@@ -198,9 +200,28 @@ async def test_nobody_of_that_name_is_said_with_the_nearest():
 async def test_without_a_configuration_the_log_shows_which_proxies_it_is_brought_to():
     past = await a_recovery()
     await past.say(LeadershipTaken(proxy="idle", owner="x", epoch=1))
-    policy = await policy_for(past, CODEC, W, 13)
-    assert {name: served.pools for name, served in policy.proxies.items()} == {"router": ("rollout",), "idle": ()}
-    assert (await story(past, policy=policy)).now[0].verdict.wanted
+    found = await story(past, policy=None)
+    assert [(stands.verdict.proxy, stands.verdict.wanted) for stands in found.now] == [("router", True)]
+    assert events(found)[4].verdicts[0].wanted
+    other = await story(past, V, policy=None)
+    assert [stands.verdict.proxy for stands in other.now] == ["router"], "others of its pool are brought there"
+
+
+async def test_only_the_newest_lives():
+    past = await a_recovery()
+    whole, last = await story(past), await story(past, lives=1)
+    assert [(life.incarnation, len(life.events)) for life in last.lives] == [(2, 4)]
+    assert last.now == whole.now
+    assert [p.decided for p in last.passages] == [11]
+    assert (await story(past, lives=9)).lives == whole.lives
+
+
+async def test_a_cell_that_was_only_declared_as_several_has_siblings_too():
+    past = await told([CellDeclared(pool="rollout", cell="0", size=2, cell_incarnation=1)])
+    for name in (W, "rollout-0-1"):
+        await past.say(WorkerUp(worker=name, incarnation=1, cell_incarnation=1))
+    by = events(await story(past))
+    assert [event.verdicts[0].wanted for event in by.values()] == [False, True]
 
 
 async def test_a_log_that_forgot_its_beginning_tells_the_rest_and_says_so():

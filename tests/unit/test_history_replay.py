@@ -32,11 +32,9 @@ async def test_every_snapshot_on_the_way_agrees():
 async def test_a_snapshot_of_another_state_is_named_with_its_first_worker():
     past = await told([WorkerUp(worker=W, incarnation=1), WorkerUp(worker=V, incarnation=1)])
     await past.say(WorkerDown(worker=V, incarnation=1, evidence="exited"))
-    await past.keep(3)
-    snapshot = past.kept._kept.pop()
     wrong = await state_at(past, CODEC, 3)
     wrong.roster.workers[V].phase = type(wrong.roster.workers[V].phase).SERVING
-    await past.kept.save(wrong.snapshot(snapshot.identity, snapshot.fact_id))
+    await past.kept.save(await past.snapshot(3, wrong))
     found, _ = await replay(past, CODEC, 3)
     (check,) = found.checks
     assert not found.agrees
@@ -49,7 +47,8 @@ async def test_a_difference_that_no_worker_shows_is_named_too():
     past = await told([WorkerUp(worker=W, incarnation=1)])
     wrong = await state_at(past, CODEC, 1)
     wrong.roster.recent[W] = {"another": None}
-    found, _ = await replay(past, CODEC, 1, others=[Kept("controller", 1, wrong.digest(), wrong)])
+    await past.kept.save(await past.snapshot(1, wrong))
+    found, _ = await replay(past, CODEC, 1)
     assert not found.agrees
     assert found.checks[0].worker is None
     assert found.checks[0].other == ("only remembered ids or sequences",)
@@ -64,8 +63,7 @@ async def test_a_running_controller_is_compared_by_its_digest():
 
 async def test_a_snapshot_of_another_version_is_not_compared_and_says_so():
     past = await told(a_history(1, 10))
-    await past.keep(5)
-    past.kept._kept[0] = msgspec.structs.replace(past.kept._kept[0], schema=99)
+    await past.kept.save(msgspec.structs.replace(await past.snapshot(5), schema=99))
     found, _ = await replay(past, CODEC, 10)
     assert "schema 99" in found.checks[0].skipped
     assert found.agrees

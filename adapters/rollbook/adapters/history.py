@@ -75,16 +75,21 @@ class History:
         return await difference.between(self.past, self.codec, await self.sequence(first), await self.sequence(second))
 
     async def explain(
-        self, worker: str, *, proxy: str | None = None, at: When = "now", policy: Policy | None = None
+        self,
+        worker: str,
+        *,
+        proxy: str | None = None,
+        at: When = "now",
+        lives: int | None = None,
+        policy: Policy | None = None,
     ) -> Narrative:
-        """The story of one worker up to a moment. Without a policy, the proxies are those that the log shows it at.
+        """The story of one worker up to a moment, or the newest `lives` of it.
 
-        Raises `UnknownToTheLog`.
+        Without a policy, the proxies are those that the log shows it at. Raises `UnknownToTheLog`.
         """
         to = await self.sequence(at)
-        if policy is None:
-            policy = await story.policy_for(self.past, self.codec, worker, to)
-        return await story.explain(self.past, self.codec, policy, worker, proxy, to)
+        asked = story.Asked(worker=worker, proxy=proxy, to=to, lives=lives, policy=policy)
+        return await story.explain(self.past, self.codec, asked)
 
     async def stored(
         self, since: When | None = None, until: When = "now", wanted: Filter | None = None
@@ -104,6 +109,8 @@ class History:
             return
         async for batch in self.past.read(first, to, subjects):
             for one in batch:
+                if not chosen.may_admit(one.payload):
+                    continue
                 try:
                     recorded = self.codec.decode(one.payload, subject=one.subject, sequence=one.sequence)
                 except Undecodable:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from rollbook.adapters.cli import story
 from rollbook.adapters.cli.common import ConfigFile, Json, load_what_is_there, run, start_logs
@@ -16,13 +17,14 @@ from rollbook.adapters.settings import Client
 from rollbook.events import validate_name
 from rollbook.projections.history.moments import NOW, Moment
 from rollbook.projections.history.narrative import Narrative
-from rollbook.projections.policy import Policy
+from rollbook.projections.history.story import Asked
 
 EXAMPLE = """\
 Example:
 
     rollbook explain rollout-3-0
     rollbook explain rollout-3-0 --proxy router-a --at -15m
+    rollbook explain rollout-3-0 --lives 2
     rollbook explain rollout-3-0 --json | jq '.passages[] | select(.result != "confirmed")'
 
 The worker's lives in order: who said what, what it changed, gate by gate, what was decided and because of what, what
@@ -35,6 +37,9 @@ def explain(
     *,
     proxy: Annotated[str | None, Parameter(help="Only at this proxy.")] = None,
     at: At = None,
+    lives: Annotated[
+        int | None, Parameter(help="Only the newest so many lives; by default all.", validator=Number(gte=1))
+    ] = None,
     archive: Archive = None,
     config: ConfigFile = None,
     json: Json = False,
@@ -51,7 +56,8 @@ def explain(
         say("rollbook: no configuration file: which proxy serves its pool is taken from the log")
     policy = None if there.config is None else there.config.settings.policy()
     start_logs()
-    found = run(_explain(there.client, archive, worker, proxy, moment, policy))
+    asked = Asked(worker=worker, proxy=proxy, to=0, lives=lives, policy=policy)
+    found = run(_explain(there.client, archive, asked, moment))
     if json:
         out_json(to_json(found))
     else:
@@ -61,11 +67,9 @@ def explain(
     return Exit.DONE
 
 
-async def _explain(
-    client: Client, archive: str | None, worker: str, proxy: str | None, moment: Moment, policy: Policy | None
-) -> Narrative:
+async def _explain(client: Client, archive: str | None, asked: Asked, moment: Moment) -> Narrative:
     async with open_past(client, archive) as history:
-        return await history.explain(worker, proxy=proxy, at=moment, policy=policy)
+        return await history.explain(asked.worker, proxy=asked.proxy, at=moment, lives=asked.lives, policy=asked.policy)
 
 
 def to_json(found: Narrative) -> object:

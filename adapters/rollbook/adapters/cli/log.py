@@ -156,6 +156,9 @@ async def print_log(
     write = _JsonWriter(flush=follow) if json else _LineWriter(flush=follow)
     async with contextlib.aclosing(_messages(log, past, first, until, subjects, follow=follow)) as messages:
         async for stored in messages:
+            own = wanted.worker is not None and stored.subject.endswith(f".{wanted.worker}")
+            if not own and not wanted.may_admit(stored.payload):
+                continue
             try:
                 recorded = codec.decode(stored.payload, subject=stored.subject, sequence=stored.sequence)
             except Undecodable as exc:

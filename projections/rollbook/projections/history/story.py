@@ -1,125 +1,142 @@
-"""Reads what the story of one worker needs, by its subjects, and has it told."""
+"""Reads what the story of one worker needs, by its subjects, and has it told.
+
+Of the proxies' subjects, which hold every worker's registrations, only the part since the worker's first fact is read
+(or since the first of the lives that are asked for), and what does not name the worker is not decoded.
+"""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import AsyncGenerator, Sequence
 
-from rollbook.events import (
-    CellDeclared,
-    Codec,
-    Recorded,
-    RegistrationFact,
-    RollbookError,
-    Undecodable,
-    WorkerFact,
-    parse_worker,
-)
+import msgspec
+
+from rollbook.events import Codec, Recorded, RollbookError, Undecodable, WorkerFact
 from rollbook.events.subjects import operator_worker_subject, proxy_subject, worker_subject
-from rollbook.projections.fold import State, restore
+from rollbook.projections.fold import SCHEMA, State, restore
+from rollbook.projections.history.filters import may_name
 from rollbook.projections.history.moments import state_at
 from rollbook.projections.history.narrative import Narrative
 from rollbook.projections.history.past import Past
 from rollbook.projections.history.teller import Teller
-from rollbook.projections.policy import Policy, ProxyPolicy
-from rollbook.projections.ports import HistoryHole, Stored
+from rollbook.projections.logonly import policy_of
+from rollbook.projections.policy import Policy
+from rollbook.projections.ports import HistoryHole, Snapshot, Stored
 
 
 class UnknownToTheLog(RollbookError):
     """The log says nothing of a worker or proxy of that name."""
 
 
-async def explain(past: Past, codec: Codec, policy: Policy, worker: str, proxy: str | None, to: int) -> Narrative:
-    """The story of `worker`, at all proxies that serve it or at one, up to sequence `to`.
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose story, and how much of it."""
 
-    Raises `UnknownToTheLog`, `HistoryHole`.
-    """
-    if proxy is not None and proxy not in policy.proxies:
-        known = ", ".join(policy.proxies) or "none"
-        raise UnknownToTheLog(f"there is no proxy {proxy!r} in fleet {policy.fleet!r}; known are: {known}")
+    worker: str
+    proxy: str | None = None
+    """None: at all proxies that serve it."""
+    to: int
+    """The last sequence."""
+    lives: int | None = None
+    """Only so many, the newest; None: all."""
+    policy: Policy | None = None
+    """None: the proxies are those that the log shows it at."""
+
+
+class _Known(msgspec.Struct):
+    """What the worker's own subject says, before anything else is read."""
+
+    first: int
+    """Where its story begins; one past the end if nothing was said about it."""
+    several: bool
+    """Whether its cell has other workers."""
+
+
+async def explain(past: Past, codec: Codec, asked: Asked) -> Narrative:
+    """The story of one worker. Raises `UnknownToTheLog`, `HistoryHole`."""
+    if asked.proxy is not None and asked.policy is not None and asked.proxy not in asked.policy.proxies:
+        known = ", ".join(asked.policy.proxies) or "none"
+        raise UnknownToTheLog(f"there is no proxy {asked.proxy!r} in fleet {codec.fleet!r}; known are: {known}")
     begin, _ = await past.ends()
-    start, state = await _beginning(past, begin, to)
-    notes: tuple[str, ...] = ()
-    if start > 1:
-        notes = (f"told from sequence {start} on: what is older was archived, and --archive reads it",)
-    teller = Teller(codec.fleet, policy, worker, proxy, state.roster)
-    siblings = await _siblings(past, codec, worker, start, to)
-    async for stored, recorded in _about(past, codec, [worker, *siblings], worker, proxy, (start, to)):
-        teller.take(stored, recorded)
-    narrative = teller.tell(to, notes)
+    own = await _own_subject(past, codec, asked, begin)
+    teller = await _tell(past, codec, asked, own, several=own.several)
+    if teller.in_a_cell_of_several and not own.several:
+        teller = await _tell(past, codec, asked, own, several=True)
     if not teller.heard:
-        raise UnknownToTheLog(await _nobody(past, codec, worker, to))
-    return narrative
+        raise UnknownToTheLog(await _nobody(past, codec, asked))
+    if asked.policy is None and not teller.proxies:
+        # It was never brought to a proxy, so only the others of its pool show where it would belong.
+        policy = policy_of(codec.fleet, await state_at(past, codec, asked.to))
+        return await explain(past, codec, msgspec.structs.replace(asked, policy=policy))
+    start, _ = await _beginning(past, begin, asked.to)
+    notes = (f"told from sequence {start} on: what is older was archived, and --archive reads it",) if start > 1 else ()
+    return teller.tell(asked.to, notes, asked.lives)
 
 
-async def policy_for(past: Past, codec: Codec, worker: str, to: int) -> Policy:
-    """What the log shows of the configuration, for one worker: proxies that it was ever brought to serve its pool."""
+async def _tell(past: Past, codec: Codec, asked: Asked, own: _Known, *, several: bool) -> Teller:
     begin, _ = await past.ends()
-    state = await state_at(past, codec, to)
-    known = state.roster.workers.get(worker)
-    pool = parse_worker(worker).pool if known is None else known.pool
-    served = {
-        recorded.fact.proxy
-        async for _, recorded in _recorded(past, codec, begin, to, [f"rollbook.{codec.fleet}.proxy.*"], worker)
-        if isinstance(recorded.fact, RegistrationFact) and recorded.fact.worker == worker
-    }
-    proxies = {
-        name: ProxyPolicy(name=name, pools=(pool,) if name in served and pool is not None else ())
-        for name in [*state.ledger.proxies, *served]
-    }
-    return Policy(fleet=codec.fleet, pools={}, proxies=proxies)
+    start, state = await _beginning(past, begin, asked.to)
+    others = await _siblings(past, codec, asked) if several else []
+    teller = Teller(codec.fleet, asked.policy, asked.worker, asked.proxy, state.roster)
+    root = f"rollbook.{codec.fleet}"
+    subjects = [f"{root}.fleet", f"{root}.operator.fleet", f"{root}.operator.proxy.*"]
+    for name in (asked.worker, *others):
+        subjects += [worker_subject(codec.fleet, name), operator_worker_subject(codec.fleet, name)]
+    proxies = f"{root}.proxy.*" if asked.proxy is None else proxy_subject(codec.fleet, asked.proxy)
+    cut = max(start, min(own.first, asked.to + 1))
+    async for stored, recorded in _recorded(past, codec, start, cut - 1, subjects):
+        teller.take(stored, recorded)
+    async for stored, recorded in _recorded(past, codec, cut, asked.to, [*subjects, proxies], asked.worker):
+        teller.take(stored, recorded)
+    return teller
 
 
 async def _beginning(past: Past, begin: int, to: int) -> tuple[int, State]:
     """Where to begin: at the first sequence there ever was, or after the oldest state that was kept."""
     if begin == 1:
         return 1, State()
-    oldest: State | None = None
-    async for snapshot in past.snapshots():
-        if begin - 1 <= snapshot.sequence <= to and (state := restore(snapshot)) is not None:
-            oldest = state
+    kept: Snapshot | None = None
+    async for snapshot in past.snapshots(to):
+        if begin - 1 <= snapshot.sequence and snapshot.schema == SCHEMA:
+            kept = snapshot
+    oldest = None if kept is None else restore(kept)
     if oldest is None:
         raise HistoryHole(1, f"it begins at {begin}, and no state before {to} was kept")
     return oldest.sequence + 1, oldest
 
 
-async def _siblings(past: Past, codec: Codec, worker: str, first: int, to: int) -> list[str]:
-    """The other workers of its cell, where it is one of several: their facts open and close its gates, too."""
-    several = False
-    subjects = [worker_subject(codec.fleet, worker), f"rollbook.{codec.fleet}.fleet"]
-    async for _, recorded in _recorded(past, codec, first, to, subjects):
+async def _own_subject(past: Past, codec: Codec, asked: Asked, begin: int) -> _Known:
+    began: dict[int, int] = {}
+    known = _Known(asked.to + 1, several=False)
+    async for _, recorded in _recorded(past, codec, begin, asked.to, [worker_subject(codec.fleet, asked.worker)]):
         fact = recorded.fact
-        if (isinstance(fact, WorkerFact) and fact.cell_size > 1) or (isinstance(fact, CellDeclared) and fact.size > 1):
-            several = True
-            break
-    if not several:
-        return []
-    roster = (await state_at(past, codec, to)).roster
-    known = roster.workers.get(worker)
-    return [] if known is None else [name for name in roster.siblings(known) if name != worker]
+        if isinstance(fact, WorkerFact):
+            began.setdefault(fact.incarnation, recorded.sequence)
+            known.several = known.several or fact.cell_size > 1
+    if began:
+        wanted = sorted(began)[-asked.lives :] if asked.lives is not None else sorted(began)
+        known.first = min(began[incarnation] for incarnation in wanted)
+    return known
 
 
-async def _about(
-    past: Past, codec: Codec, workers: Sequence[str], worker: str, proxy: str | None, span: tuple[int, int]
-) -> AsyncGenerator[tuple[Stored, Recorded]]:
-    root = f"rollbook.{codec.fleet}"
-    subjects = [subject(codec.fleet, name) for name in workers for subject in (worker_subject, operator_worker_subject)]
-    subjects += [f"{root}.fleet", f"{root}.operator.fleet", f"{root}.operator.proxy.*"]
-    subjects.append(f"{root}.proxy.*" if proxy is None else proxy_subject(codec.fleet, proxy))
-    async for stored, recorded in _recorded(past, codec, *span, subjects, worker):
-        yield stored, recorded
+async def _siblings(past: Past, codec: Codec, asked: Asked) -> list[str]:
+    """The other workers of its cell: their facts open and close its gates, too."""
+    roster = (await state_at(past, codec, asked.to)).roster
+    known = roster.workers.get(asked.worker)
+    return [] if known is None else [name for name in roster.siblings(known) if name != asked.worker]
 
 
 async def _recorded(
     past: Past, codec: Codec, first: int, to: int, subjects: Sequence[str], worker: str | None = None
 ) -> AsyncGenerator[tuple[Stored, Recorded]]:
     """The facts on some subjects; with `worker`, registrations of others are not even decoded: they are the most."""
-    name = b"" if worker is None else f'"{worker}"'.encode()
+    if first > to:
+        return
     proxies = f"rollbook.{codec.fleet}.proxy."
     async for batch in past.read(first, to, subjects):
         for stored in batch:
             payload = stored.payload
-            if name and stored.subject.startswith(proxies) and b'"worker"' in payload and name not in payload:
+            of_others = stored.subject.startswith(proxies) and b'"worker"' in payload
+            if worker is not None and of_others and not may_name(payload, worker):
                 continue
             try:
                 yield stored, codec.decode(payload, subject=stored.subject, sequence=stored.sequence)
@@ -127,8 +144,8 @@ async def _recorded(
                 continue
 
 
-async def _nobody(past: Past, codec: Codec, worker: str, to: int) -> str:
-    names = list((await state_at(past, codec, to)).roster.workers)
-    near = difflib.get_close_matches(worker, names, n=1)
+async def _nobody(past: Past, codec: Codec, asked: Asked) -> str:
+    names = list((await state_at(past, codec, asked.to)).roster.workers)
+    near = difflib.get_close_matches(asked.worker, names, n=1)
     hint = f"did you mean {near[0]}?" if near else "`rollbook status` lists the workers that it knows"
-    return f"up to sequence {to} the log says nothing of a worker {worker!r}; {hint}"
+    return f"up to sequence {asked.to} the log says nothing of a worker {asked.worker!r}; {hint}"

@@ -12,6 +12,7 @@ from typing import Final, Literal
 import msgspec
 
 from rollbook.events import (
+    CellDeclared,
     Deregistered,
     Deregistering,
     DriftFound,
@@ -27,6 +28,7 @@ from rollbook.events import (
     RegistrationFailed,
     RemovalWithheld,
     WorkerFact,
+    parse_worker,
     type_of,
 )
 from rollbook.events.subjects import entity_of
@@ -99,9 +101,12 @@ class Teller:
     `roster` is where the story begins: empty, or as it was before the first fact that can still be read.
     """
 
-    def __init__(self, fleet: str, policy: Policy, worker: str, proxy: str | None, roster: Roster) -> None:
+    def __init__(self, fleet: str, policy: Policy | None, worker: str, proxy: str | None, roster: Roster) -> None:
+        self.in_a_cell_of_several = False
+        """Whether its cell was declared with others: without their facts the story is not right."""
         self._fleet = fleet
-        self._policy = policy
+        self._policy = policy or Policy(fleet=fleet, pools={}, proxies={})
+        self._learns = policy is None
         self._worker = worker
         self._only = proxy
         self._roster = roster
@@ -116,6 +121,11 @@ class Teller:
         self._observed: dict[str, int] = {}
         self._marks = self._look()
         self._verdicts = self._judge()
+
+    @property
+    def proxies(self) -> tuple[str, ...]:
+        """Those that it is told of."""
+        return tuple(self._policy.proxies)
 
     @property
     def heard(self) -> bool:
@@ -135,6 +145,8 @@ class Teller:
     def _other_fact(self, stored: Stored, recorded: Recorded) -> None:
         fact = recorded.fact
         mine = isinstance(fact, WorkerFact | OperatorWorkerFact) and fact.worker == self._worker
+        if isinstance(fact, CellDeclared) and fact.size > 1 and self._is_its_cell(fact):
+            self.in_a_cell_of_several = True
         holds = self._holds()
         change = self._roster.apply(recorded)
         before, self._marks = self._marks, self._look()
@@ -161,7 +173,8 @@ class Teller:
         match fact:
             case RegistrationFact() if fact.worker == self._worker:
                 self._ledger.apply(recorded)
-                self._add(stored, recorded, (), None, None, (), self._step(stored, fact))
+                learned = self._learn(fact.proxy)
+                self._add(stored, recorded, (), None, None, learned, self._step(stored, fact))
                 self._woke[fact.proxy] = stored.sequence
             case DriftFound() if self._worker in {*fact.missing, *fact.unexpected}:
                 lost = self._worker in fact.missing
@@ -177,6 +190,17 @@ class Teller:
                     self._woke[fact.proxy] = stored.sequence
             case _:
                 return
+
+    def _learn(self, proxy: str) -> tuple[Verdict, ...]:
+        """Without a configuration: a proxy that it is brought to serves its pool."""
+        worker = self._roster.workers.get(self._worker)
+        pool = parse_worker(self._worker).pool if worker is None else worker.pool
+        if not self._learns or proxy in self._policy.proxies or pool is None:
+            return ()
+        proxies = {**self._policy.proxies, proxy: ProxyPolicy(name=proxy, pools=(pool,))}
+        self._policy = msgspec.structs.replace(self._policy, proxies=proxies)
+        self._verdicts = self._judge()
+        return (self._verdicts[proxy],) if proxy in self._verdicts else ()
 
     def _serves(self, proxy: str) -> bool:
         """Whether what happens to a proxy is part of this story."""
@@ -275,6 +299,11 @@ class Teller:
 
     # -------------------------------------------------------------- looking
 
+    def _is_its_cell(self, fact: CellDeclared) -> bool:
+        worker = self._roster.workers.get(self._worker)
+        known = parse_worker(self._worker) if worker is None else worker
+        return (known.pool, known.cell) == (fact.pool, fact.cell)
+
     def _look(self) -> _Marks:
         worker = self._roster.workers.get(self._worker)
         cordon = self._roster.cordons.get(self._worker)
@@ -321,8 +350,10 @@ class Teller:
 
     # -------------------------------------------------------------- the story
 
-    def tell(self, sequence: int, notes: tuple[str, ...] = ()) -> Narrative:
-        """All of it, up to `sequence`."""
+    def tell(self, sequence: int, notes: tuple[str, ...] = (), lives: int | None = None) -> Narrative:
+        """All of it, up to `sequence`, or only the newest `lives`."""
+        if lives is not None:
+            del self._lives[: max(0, len(self._lives) - lives)]
         slowest = max(
             (
                 event.step.seconds
@@ -332,7 +363,7 @@ class Teller:
             ),
             default=None,
         )
-        lives = tuple(
+        told = tuple(
             Life(incarnation, tuple(_marked(event, slowest) for event in events)) for incarnation, events in self._lives
         )
         now = tuple(self._stands(one) for one in self._verdicts.values())
@@ -342,7 +373,7 @@ class Teller:
             sequence,
             self._marks.phase,
             self._marks.incarnation,
-            lives,
+            told,
             tuple(self._passages),
             now,
             notes,
