@@ -13,7 +13,7 @@ import aiohttp
 
 from rollbook.adapters.bootstrap import Built, build
 from rollbook.adapters.settings import ProxySettings, Settings, StaticProvider
-from rollbook.projections.policy import PoolPolicy, ReconcilePolicy
+from rollbook.projections.policy import PoolPolicy
 from rollbook.projections.ports import HostAndPort
 
 FLEET = "bench"
@@ -30,7 +30,6 @@ async def controller(
         fleet=FLEET,
         provider=StaticProvider(workers={name: {"primary": str(address)} for name, address in workers.items()}),
         pools={"rollout": PoolPolicy()},
-        reconcile=ReconcilePolicy(call_deadline=2.0),
         proxies=tuple(
             ProxySettings(name=name, kind="sglang", admin_url=url, pools=("rollout",)) for name, url in routers.items()
         ),

@@ -66,7 +66,7 @@ KIND = "from rollbook.adapters.proxies.kinds import ProxyKind\n"
 
 def test_a_kind_of_another_package_is_found(monkeypatch, tmp_path):
     code = KIND + "def make(config): return config\nMINE = ProxyKind(name='abacus', make=make)\n"
-    installed(monkeypatch, tmp_path, "rollbook_abacus", ["abacus = rollbook_abacus:MINE"], code)
+    installed(monkeypatch, tmp_path, "rollbook_pebbles", ["abacus = rollbook_pebbles:MINE"], code)
     assert find_kind("abacus").make(config()) == config()
     assert "abacus" in kind_names()
     with pytest.raises(UnusableKind, match="did you mean 'abacus'"):
