@@ -54,7 +54,7 @@ class Link:
         return wire is not None and wire.client.is_connected
 
     def wire(self) -> Wire:
-        """To publish and read in bulk. Raises `LogUnavailable` if there is no connection."""
+        """To publish in bulk. Raises `LogUnavailable` if there is no connection."""
         if self._wire is None or not self._wire.client.is_connected:
             raise LogUnavailable(f"NATS at {self._connection.url} is not connected")
         return self._wire

@@ -12,8 +12,8 @@ from typing import Any, Final
 import msgspec
 
 from rollbook.adapters.jetstream.api import Refused, question
+from rollbook.adapters.jetstream.client import Message
 from rollbook.adapters.publisher.link import ASK_WITHIN, Link
-from rollbook.adapters.publisher.wire import Answer
 from rollbook.events import Codec, Fact, Undecodable, UnknownFact, WorkerFact, stream_name, worker_subject
 from rollbook.events.facts.base import Incarnation
 from rollbook.events.times import parse_rfc3339
@@ -113,8 +113,9 @@ class Reader:
 
     async def _batch(self, subject: str, sequence: int) -> list[Found]:
         asked = msgspec.json.encode({"next_by_subj": subject, "seq": sequence, "batch": _BATCH})
-        wire = self._link.wire()
-        answers = await wire.ask_for_many(f"$JS.API.DIRECT.GET.{self._stream}", asked, lambda one: one.status > 0)
+        answers = await self._link.client().ask_for_many(
+            f"$JS.API.DIRECT.GET.{self._stream}", asked, is_last=lambda one: one.status > 0, timeout=ASK_WITHIN
+        )
         end = answers.pop()
         if end.status not in {204, 404}:
             raise LogUnavailable(
@@ -123,7 +124,7 @@ class Reader:
         return [_found(answer) for answer in answers]
 
 
-def _found(answer: Answer) -> Found:
+def _found(answer: Message) -> Found:
     headers = answer.headers()
     stored_at = parse_rfc3339(headers["Nats-Time-Stamp"])
     return Found(int(headers["Nats-Sequence"]), headers.get("Nats-Msg-Id", ""), stored_at, answer.payload)

@@ -1,4 +1,4 @@
-"""Publishing and reading in bulk over one NATS connection: one inbox takes all replies, with no future per message.
+"""Publishing in bulk over one NATS connection: one inbox takes all replies, with no future per message.
 
 What needs no such speed goes through `JetStreamLog`. nats-py's errors end here.
 """
@@ -80,28 +80,6 @@ class Wire:
             await self.client.publish(subject, payload, f"{self._inbox}.{token}", headers)
         except (nats.errors.Error, OSError):
             self._lose(token, _broke())
-
-    async def ask_for_many(self, subject: str, payload: bytes, is_last: Callable[[Answer], bool]) -> list[Answer]:
-        """Publish and return all answers up to the last. Raises `LogUnavailable`."""
-        answers: list[Answer] = []
-        complete: asyncio.Future[LogUnavailable | None] = asyncio.get_running_loop().create_future()
-
-        def take(answer: Answer | LogUnavailable) -> bool:
-            if isinstance(answer, Answer):
-                answers.append(answer)
-                failure = None
-            else:
-                failure = answer
-            ends = failure is not None or is_last(answers[-1])
-            if ends and not complete.done():
-                complete.set_result(failure)
-            return ends
-
-        await self.send(subject, payload, None, take)
-        failure = await complete
-        if failure is not None:
-            raise LogUnavailable(f"{subject}: {failure}") from failure
-        return answers
 
     def lose_all(self) -> None:
         """The connection was lost: no reply to anything sent before will come."""
