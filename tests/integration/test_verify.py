@@ -80,13 +80,14 @@ class Site:
             assert isinstance(answer, Pending | Done), answer
             await until(proxy.list, lambda listing: any(entry.url == url for entry in listing.entries))
 
-    async def verify(self, provider=None, **ask):
+    async def verify(self, provider=None, router=None, **ask):
+        """`router` stands in for the configured one."""
         state = await state_now(self.log, _NoSnapshots(), Codec(self.fleet), SystemClock())
         async with open_proxies(self.config.settings, environ={}, base=self.folder) as proxies:
             verifier = Verifier(
                 self.config.settings.policy(),
                 lambda: state,
-                proxies=proxies,
+                proxies=proxies if router is None else {"router-a": router},
                 doors=doors(self.config.settings, environ={}, base=self.folder),
                 provider=provider,
                 admission=None,
@@ -282,17 +283,7 @@ async def test_who_says_nothing_is_counted_or_honestly_unknown(site, nats_server
         router = MemoryProxy("router-a", site.fleet, SystemClock(), random.Random(1))
         router.put(url, fleet=site.fleet, worker=W, incarnation=1)
         await site.say(WorkerUp(worker=W, incarnation=1))
-        state = await state_now(site.log, _NoSnapshots(), Codec(site.fleet), SystemClock())
-        verifier = Verifier(
-            site.config.settings.policy(),
-            lambda: state,
-            proxies={"router-a": router},
-            doors=doors(site.config.settings, environ={}, base=site.folder),
-            provider=None,
-            admission=None,
-            clock=SystemClock(),
-        )
-        found = (await verifier.verify(["router-a"], Ask(requests=5, path="/v1/chat/completions"))).proxies[0]
+        found = await site.verify(router=router, requests=5, path="/v1/chat/completions")
     assert engine.served == 5
     [one] = found.answered
     assert (one.how, one.requests) == (how, 5)
@@ -309,17 +300,7 @@ async def test_a_proxy_that_lists_nothing_is_believed_and_tried(site, nats_serve
         router = MemoryProxy("router-a", site.fleet, SystemClock(), random.Random(1), capabilities=blind)
         await site.say(WorkerUp(worker=W, incarnation=1))
         await site.say(Registered(proxy="router-a", worker=W, incarnation=1, url=url))
-        state = await state_now(site.log, _NoSnapshots(), Codec(site.fleet), SystemClock())
-        verifier = Verifier(
-            site.config.settings.policy(),
-            lambda: state,
-            proxies={"router-a": router},
-            doors=doors(site.config.settings, environ={}, base=site.folder),
-            provider=None,
-            admission=None,
-            clock=SystemClock(),
-        )
-        found = (await verifier.verify(["router-a"], Ask(requests=3, path="/v1/chat/completions"))).proxies[0]
+        found = await site.verify(router=router, requests=3, path="/v1/chat/completions")
     assert [(one.worker, one.requests, one.verdict) for one in found.answered] == [(W, 3, Verdict.RIGHT)]
     assert (found.listed, found.differs, found.broken) == (1, False, False)
     assert "it lists nothing" in found.notes[0]
