@@ -65,3 +65,33 @@ async def test_what_has_ended_or_fails_is_nobodys_failure():
     await end(*tasks)
     await end()
     assert all(task.done() for task in tasks)
+
+
+@on_virtual_time
+async def test_who_is_cancelled_while_it_ends_others_is_so_afterwards():
+    """[I7] Otherwise leadership would be given back while some of what acted under it still runs."""
+    cleaned = []
+
+    async def work():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(5)
+            cleaned.append(True)
+
+    async def give_back():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await end(*working)
+            cleaned.append("given back")
+
+    working = await started(work(), work())
+    [ending] = await started(give_back())
+    ending.cancel()
+    await asyncio.sleep(1)
+    ending.cancel()
+    await asyncio.wait([ending])
+    assert ending.cancelled()
+    assert cleaned == [True, True]
+    assert all(task.done() for task in working)

@@ -14,6 +14,8 @@ from rollbook.events import (
     FleetObserved,
     RemovalWithheld,
     WorkerCordoned,
+    WorkerDown,
+    WorkerSuspended,
 )
 from rollbook.projections.policy import PoolPolicy
 from rollbook.projections.ports import Identity
@@ -249,3 +251,17 @@ async def test_a_worker_that_is_up_again_is_not_withheld_any_more():
     await fleet.until(lambda: fleet.facts(RemovalWithheld)[-1].workers == (), 15)
     assert fleet.facts(Deregistered) == []
     assert (await look(fleet)).converged
+
+
+@on_virtual_time
+async def test_what_was_certain_before_the_intent_is_asked_about_if_it_is_not_any_more():
+    """A suspended worker is thought to be dead just before it is removed: that is another reason, and it answers."""
+    fleet = Fleet(served={"removal_budget": 0.0})
+    await fleet.start()
+    [name] = await fleet.pool_up(1)
+    lost = WorkerDown(worker=name, incarnation=1, evidence="timeout")
+    fleet.log.before = lambda fact: [lost] if isinstance(fact, Deregistering) else []
+    await fleet.say(WorkerSuspended(worker=name, incarnation=1))
+    await fleet.until(lambda: fleet.facts(RemovalWithheld))
+    assert left(fleet) == [name]
+    assert not fleet.calls("remove")

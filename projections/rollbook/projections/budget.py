@@ -28,6 +28,8 @@ class Budget:
         """By pool: moments and sizes of listings, falling; so the first is the largest."""
         self._gone: dict[str, dict[tuple[str, int], float]] = {}
         """By pool: the lives that were let go, and when first."""
+        self._called: dict[str, set[tuple[str, int]]] = {}
+        """By pool: those of them for which a call was made."""
 
     def listed(self, sizes: Mapping[str, int], now: float) -> None:
         """A complete listing has so many entries of ours of each pool."""
@@ -54,12 +56,18 @@ class Budget:
         gone = self._gone[pool] = {
             one: moment for one, moment in self._gone.get(pool, {}).items() if moment >= now - WINDOW
         }
+        self._called[pool] = self._called.get(pool, set()) & gone.keys()
         if life not in gone:
             if len(gone) >= self.allowed(pool, now):
                 return False
             gone[life] = now
         return True
 
+    def called(self, pool: str, life: tuple[str, int]) -> None:
+        """A call that removes it begins: from now on it counts, whatever is heard of it."""
+        self._called.setdefault(pool, set()).add(life)
+
     def give_back(self, pool: str, life: tuple[str, int]) -> None:
-        """It was not removed after all."""
-        self._gone.get(pool, {}).pop(life, None)
+        """It was not removed after all; unless a call was made for it before, which may have worked."""
+        if life not in self._called.get(pool, ()):
+            self._gone.get(pool, {}).pop(life, None)

@@ -10,12 +10,25 @@ PATIENCE_SECONDS: Final = 15.0
 
 
 async def end(*tasks: asyncio.Future[Any], patience: float = PATIENCE_SECONDS) -> None:
-    """Cancel the tasks, and again every `patience` seconds, until all have ended. What they raise is dropped."""
+    """Cancel the tasks, and again every `patience` seconds, until all have ended. What they raise is dropped.
+
+    Whoever is cancelled while it waits here waits on, and is cancelled afterwards: what comes after the end of the
+    tasks (leadership is given back, a store is closed) must not come before it.
+    """
     left = set(tasks)
+    to_cancel = left
+    interrupted: asyncio.CancelledError | None = None
     while left:
-        for task in left:
+        for task in to_cancel:
             task.cancel()
-        _, left = await asyncio.wait(left, timeout=patience)
+        try:
+            _, left = await asyncio.wait(left, timeout=patience)
+            to_cancel = left
+        except asyncio.CancelledError as exc:
+            interrupted = exc
+            left, to_cancel = {task for task in left if not task.done()}, set()
     for task in tasks:
         if not task.cancelled():
             task.exception()
+    if interrupted is not None:
+        raise interrupted

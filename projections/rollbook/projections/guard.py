@@ -141,6 +141,10 @@ class Guard:
         finally:
             self._asking -= 1
 
+    def called(self, removal: Remove) -> None:
+        """A call that removes it begins."""
+        self._budget.called(self.pool(removal.worker), (removal.worker, removal.incarnation))
+
     def stayed(self, removal: Remove) -> None:
         """It was let go, and no call was made: it does not count."""
         self._budget.give_back(self.pool(removal.worker), (removal.worker, removal.incarnation))

@@ -49,18 +49,19 @@ class Removing:
 
     async def _remove(self, action: Remove, seen: Seen) -> Outcome:
         about = About(action.worker, action.incarnation, action.entry.url)
+        certain = self._guard.ground(action) is not Ground.INFERRED
         drain_seconds = self._drain_seconds(action)
         with contextlib.ExitStack() as changing:
             if drain_seconds is not None:
                 intent = await self._begin(action, about, seen, changing, drain_seconds)
-                if isinstance(intent, int):
-                    await self._drain(action, drain_seconds)
+                # Whoever has been drained leaves, whatever is thought of it by then.
+                certain = not (isinstance(intent, int) and await self._drain(action, drain_seconds))
                 async with self._slots:
-                    ended = await self._call(action, about, intent)
+                    ended = await self._call(action, about, intent, certain=certain)
             else:
                 async with self._slots:
                     intent = await self._begin(action, about, seen, changing, None)
-                    ended = await self._call(action, about, intent)
+                    ended = await self._call(action, about, intent, certain=certain)
             return ended if isinstance(ended, Outcome) else await self._confirm(action, about, ended)
 
     async def _begin(
@@ -77,15 +78,18 @@ class Removing:
         reason = action.reason if forced_by is None else f"{action.reason}; forced by {forced_by}"
         return await desk.recorder.deregistering(about, reason, drain_seconds)
 
-    async def _call(self, action: Remove, about: About, intent: int | Outcome) -> int | Outcome:
-        """Ask the proxy; the intent's sequence if it did not say no."""
+    async def _call(self, action: Remove, about: About, intent: int | Outcome, *, certain: bool) -> int | Outcome:
+        """Ask the proxy; the intent's sequence if it did not say no. `certain` is what the guard let pass unasked."""
         if isinstance(intent, Outcome):
             return intent
         desk = self._desk
         against = desk.on_hold() or self._needed(action) or await self._stayed(action)
+        if against is None and certain and self._guard.ground(action) is Ground.INFERRED:
+            against = "nobody is certain any more that it must go"
         if against is not None:
             self._guard.stayed(action)
             return await desk.recorder.not_called(about, intent, "deregister", against)
+        self._guard.called(action)
         answer = await desk.call(lambda: desk.proxy.remove(action.entry), "remove")
         if isinstance(answer, Pending) and desk.blind:
             reason = await desk.kept(answer, lambda: None)
@@ -140,20 +144,24 @@ class Removing:
         seconds = self._desk.served.drain_deadline if asked is None else asked
         return seconds if seconds > 0 else None
 
-    async def _drain(self, action: Remove, seconds: float) -> None:
-        """Keep new requests away and wait until the running ones have ended, the worker is dead, or time is up."""
+    async def _drain(self, action: Remove, seconds: float) -> bool:
+        """Keep new requests away and wait until the running ones have ended, the worker is dead, or time is up.
+
+        Returns whether the proxy was asked to at all.
+        """
         desk = self._desk
         if await self._drained_enough(action) is not None:
-            return
+            return False
         answer = await desk.call(lambda: desk.proxy.drain(action.entry), "drain")
         if isinstance(answer, Failed | Unsupported) or desk.blind:
-            return
+            return True
         await desk.reader.until(
             lambda seen: seen.running(action.entry) == 0,
             lambda: self._drained_enough(action),
             seconds,
             most_pause=DRAIN_PAUSE,
         )
+        return True
 
     async def _drained_enough(self, action: Remove) -> str | None:
         """Why its requests are not waited for any longer."""
