@@ -243,7 +243,12 @@ class Client(NatsClient):
     async def close(self) -> None:
         """Close it for good. Whoever waits for an answer gets `LogUnavailable`."""
         self.closing = True
-        await super().close()
+        try:
+            await super().close()
+        except OSError:
+            # The server was gone before the last bytes were written: nats-py then stops in the middle.
+            self._status = Client.DISCONNECTED
+            await super().close()
 
     async def discard(self) -> None:
         """Close it, also in the middle of a failed attempt, where nats-py's `close` leaves the socket open."""
