@@ -359,3 +359,19 @@ async def test_provisioning_again_keeps_the_cut(fleet_log, tmp_path):
     await _archive(fleet_log, tmp_path, keep=1)
     await provision(fleet_log.client, fleet_log.name, timeout=DEADLINE)
     assert (await fleet_log.log.state()).first_sequence == 1500
+
+
+async def test_a_log_that_lost_its_end_gets_it_back(nats_server, fleet, start_nats, tmp_path):
+    async with opened(nats_server.url, fleet) as whole, opened(start_nats().url, fleet) as lost:
+        for log in (whole, lost):
+            await provision(log.client, fleet, timeout=DEADLINE)
+        drafts = [
+            whole.codec.draft(WorkerUp(worker=f"w{n}", incarnation=1), id=_ids.new(), time=WHEN, publisher="test")
+            for n in range(5)
+        ]
+        await whole.log.append(drafts)
+        await lost.log.append(drafts[:3])
+        await whole.export(tmp_path / "run.jsonl.zst")
+        files = ArchivePast.open(tmp_path / "run.jsonl.zst", fleet).files
+        assert (await import_files(lost.client, fleet, files, timeout=DEADLINE)).already == 3
+        assert await lost.digest() == await whole.digest()

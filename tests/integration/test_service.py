@@ -20,6 +20,7 @@ from rollbook.adapters.service.messages import (
     PLAN,
     RECONCILE,
     STATUS,
+    InfoRequest,
     PlanRequest,
     ReconcileRequest,
     Reply,
@@ -79,21 +80,25 @@ async def planned(asking, **fields):
 
 async def test_who_leads_says_so(nats_client):
     async with led(nats_client, "a", "b") as (fleet, asking):
-        info = await asking.ask(INFO, Request())
+        info = await asking.ask(INFO, InfoRequest())
         assert (info.fleet, info.owner, info.epoch) == (FLEET, "one", 1)
         assert info.proxies == {"a": ("rollout",), "b": ("rollout",)}
         assert info.uptime_seconds >= 0
         assert info.sequence <= fleet.controller.projector.state.sequence
+        assert info.digest is None
+        state = fleet.controller.projector.state
+        with_digest = await asking.ask(INFO, InfoRequest(digest=True))
+        assert (with_digest.sequence, with_digest.digest) == (state.sequence, state.digest())
 
 
 async def test_nobody_answers_before_and_after(nats_client):
     asking = Controllers(nats_client, FLEET)
     with pytest.raises(NoController, match="start one with `rollbook up`"):
-        await asking.ask(INFO, Request())
+        await asking.ask(INFO, InfoRequest())
     async with led(nats_client):
-        await asking.ask(INFO, Request())
+        await asking.ask(INFO, InfoRequest())
     with pytest.raises(NoController):
-        await asking.ask(INFO, Request())
+        await asking.ask(INFO, InfoRequest())
 
 
 async def test_a_plain_nats_tool_can_ask_and_find_it(nats_client):
@@ -239,7 +244,7 @@ async def test_who_may_not_ask_is_told_so_at_once(start_nats):
         async with led(client) as (_, asking):
             with pytest.raises(NotPermitted, match=f"does not permit user 'a' to publish to rollbook-rpc.{FLEET}"):
                 await asking.ask(RECONCILE, reconcile())
-            assert (await asking.ask(INFO, Request())).owner == "one"
+            assert (await asking.ask(INFO, InfoRequest())).owner == "one"
     finally:
         await client.close()
 
@@ -276,7 +281,7 @@ async def test_a_failure_is_a_sentence_and_a_defect_ends_nothing(nats_client):
             await asking.ask(WAITING, Request())
         with pytest.raises(Refusal, match="failed in the controller: KeyError"):
             await asking.ask(WAITING, Request())
-        assert (await asking.ask(INFO, Request())).owner == "one"
+        assert (await asking.ask(INFO, InfoRequest())).owner == "one"
 
 
 async def test_a_request_ends_with_its_deadline(nats_client):
@@ -316,11 +321,11 @@ async def test_long_requests_hold_up_no_query_and_too_many_are_refused(nats_clie
     async with answering(nats_client, wait) as asking:
         waiting = [asyncio.create_task(asking.ask(WAITING, Request())) for _ in range(MOST_AT_ONCE - 1)]
         await until(lambda: _stats(nats_client), lambda count: count == MOST_AT_ONCE - 1)
-        assert (await asking.ask(INFO, Request())).owner == "one"
+        assert (await asking.ask(INFO, InfoRequest())).owner == "one"
         waiting.append(asyncio.create_task(asking.ask(WAITING, Request())))
         await until(lambda: _stats(nats_client), lambda count: count == MOST_AT_ONCE)
         with pytest.raises(Refusal, match="at work on"):
-            await asking.ask(INFO, Request())
+            await asking.ask(INFO, InfoRequest())
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)

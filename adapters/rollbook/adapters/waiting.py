@@ -24,7 +24,7 @@ from rollbook.adapters.jetstream.log import JetStreamLog
 from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
 from rollbook.adapters.service.client import Controllers, ControllerSilent, NoController, Refusal
 from rollbook.adapters.service.frames import BrokenReply
-from rollbook.adapters.service.messages import INFO, Request
+from rollbook.adapters.service.messages import INFO, InfoRequest
 from rollbook.events import Codec, RollbookError, validate_name
 from rollbook.projections.catchup import newest_state
 from rollbook.projections.ending import end
@@ -214,7 +214,7 @@ class _Waiting:
         controllers = Controllers(client, self._fleet)
         while self._pools is None:
             with contextlib.suppress(NoController, ControllerSilent, Refusal, BrokenReply, NotPermitted):
-                info = await controllers.ask(INFO, Request(deadline_seconds=ASK_SECONDS))
+                info = await controllers.ask(INFO, InfoRequest(deadline_seconds=ASK_SECONDS))
                 self._pools = info.proxies
                 break
             self._asked.set()

@@ -20,6 +20,7 @@ from rollbook.adapters.jetstream.log import MAX_BATCH, JetStreamLog
 from rollbook.adapters.jetstream.provision import provision, wanted
 from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
 from rollbook.events import Codec, stream_name
+from rollbook.events.archived import without_notes
 from rollbook.events.codec import MAX_PAYLOAD
 from rollbook.projections.fold import SCHEMA, State, message_id, restore
 from rollbook.projections.ports import LogUnavailable, Stored
@@ -37,7 +38,7 @@ class Imported(msgspec.Struct, frozen=True):
     digest: str
     """Of the state after the last message."""
     already: int
-    """The last sequence that an earlier import, which was broken off, had brought in; 0 if there was none."""
+    """The last sequence that was there: an import that was broken off, or a log that lost its end; 0 if none was."""
 
 
 class _Id(msgspec.Struct):
@@ -107,7 +108,7 @@ async def import_files(client: Client, fleet: str, files: Sequence[ArchiveFile],
 async def _prepare(
     client: Client, fleet: str, log: JetStreamLog, first: int, files: Sequence[ArchiveFile], timeout: float
 ) -> int:
-    """Have an empty stream that counts from `first`, or one that an import left unfinished: then its last sequence."""
+    """Have an empty stream that counts from `first`, or one that holds the beginning: then its last sequence."""
     stream = stream_name(fleet)
     try:
         info = await question(client, f"STREAM.INFO.{stream}", timeout=timeout)
@@ -134,7 +135,8 @@ async def _unfinished(
     if same and newest is not None:
         for line in _restored(files):
             if line.stored.sequence == last:
-                if (newest.subject, newest.payload) == (line.stored.subject, line.restored):
+                mine, its = without_notes(line.restored), without_notes(newest.payload)
+                if (newest.subject, its) == (line.stored.subject, mine):
                     return last
                 break
     raise ArchiveError(

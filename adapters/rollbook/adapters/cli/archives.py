@@ -116,7 +116,8 @@ def import_(
 ) -> int:
     """Make the log of a fleet that has none from an archive: every fact at its old sequence, with its id and time.
 
-    Everything is checked before anything is written. An import that was broken off goes on when it is begun again.
+    Everything is checked before anything is written. An import that was broken off goes on when it is begun again, and
+    a log that lost its end gets it back.
     """
     client = load_client_config(config)
     start_logs()
@@ -125,7 +126,7 @@ def import_(
         out_json(msgspec.to_builtins(imported))
     else:
         if imported.already:
-            out(f"went on after sequence {imported.already}, where an earlier import was broken off")
+            out(f"everything up to sequence {imported.already} was there already")
         out(f"sequences {imported.first} to {imported.last} are in the log")
         out(f"digest of the state at its end: {imported.digest}")
     return Exit.DONE

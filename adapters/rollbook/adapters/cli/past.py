@@ -16,6 +16,7 @@ from rollbook.adapters.settings import Client
 from rollbook.projections.history.moments import Moment, NoSuchMoment, parse_moment
 
 if TYPE_CHECKING:
+    from rollbook.adapters.bootstrap import Reader
     from rollbook.adapters.history import History
 
 Archive = Annotated[
@@ -75,10 +76,17 @@ def parse_until(text: str, now: float, *, follow: bool) -> Moment:
 @contextlib.asynccontextmanager
 async def open_past(client: Client, archive: str | None) -> AsyncGenerator[History]:
     """The fleet's history: its log, and the archive that is named. Raises `LogError`."""
+    async with open_past_and_log(client, archive) as (history, _):
+        yield history
+
+
+@contextlib.asynccontextmanager
+async def open_past_and_log(client: Client, archive: str | None) -> AsyncGenerator[tuple[History, Reader]]:
+    """The same, for who asks more than the past. Raises `LogError`."""
     from rollbook.adapters.bootstrap import nats_connection, open_reader
     from rollbook.adapters.history import History, past_of
 
     fleet = client.settings.fleet
     connection = nats_connection(client.settings.nats, environ=os.environ, directory=client.directory)
     async with open_reader(fleet, connection) as reader:
-        yield History(fleet, past_of(reader, fleet, archive))
+        yield History(fleet, past_of(reader, fleet, archive)), reader

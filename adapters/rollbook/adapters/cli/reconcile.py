@@ -188,13 +188,13 @@ async def _refuse_if_led(found: Found) -> None:
     """Before anything is started: an embedded server that runs belongs to the controller that runs."""
     from rollbook.adapters.bootstrap import NoServer
     from rollbook.adapters.cli.asking import ask_if_there, open_found
-    from rollbook.adapters.service.messages import INFO, Request
+    from rollbook.adapters.service.messages import INFO, InfoRequest
     from rollbook.projections.ports import LogError
 
     fleet = found.client.settings.fleet
     try:
         async with open_found(found) as reader:
-            info = await ask_if_there(reader, fleet, INFO, Request(deadline_seconds=5.0))
+            info = await ask_if_there(reader, fleet, INFO, InfoRequest(deadline_seconds=5.0))
     except (NoServer, LogError):
         return  # no log yet, or what is wrong with it is said when it is opened to lead
     if info is not None:

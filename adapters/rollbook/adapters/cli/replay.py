@@ -16,16 +16,17 @@ from rollbook.adapters.cli.common import ConfigFile, Json, load_client_config, l
 from rollbook.adapters.cli.diff import item_line
 from rollbook.adapters.cli.exits import Exit, UsageError
 from rollbook.adapters.cli.output import Lines, Piece, one_line, out_json
-from rollbook.adapters.cli.past import Archive, open_past, said_moment
+from rollbook.adapters.cli.past import Archive, open_past_and_log, said_moment
 from rollbook.adapters.settings import Config, ConfigError, Settings
 from rollbook.adapters.settings.decode import decode
 from rollbook.projections.history.moments import NOW, Moment, sequence_of
 from rollbook.projections.history.otherwise import Otherwise, otherwise
-from rollbook.projections.history.replay import Check, Replayed
+from rollbook.projections.history.replay import Check, Kept, Replayed
 from rollbook.projections.history.replay import replay as replay_past
 from rollbook.projections.policy import Policy
 
 if TYPE_CHECKING:
+    from rollbook.adapters.bootstrap import Reader
     from rollbook.adapters.history import History
 
 EXAMPLE = """\
@@ -61,7 +62,12 @@ def replay(
     ] = None,
     archive: Archive = None,
     check: Annotated[
-        bool, Parameter(negative=(), show_default=False, help="Compare with every snapshot on the way.")
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Compare with every snapshot, and with the running controller.",
+        ),
     ] = False,
     with_: Annotated[
         Path | None,
@@ -101,19 +107,24 @@ async def _replay(
     *,
     check: bool,
 ) -> _Took:
-    async with _opened(config, from_file, archive) as history:
+    async with _opened(config, from_file, archive) as (history, reader):
+        # Asked before the end is looked up, so that what the controller has folded is part of it.
+        others = await _running(reader, history.fleet) if check and reader is not None else []
         to = await sequence_of(history.past, moment)
         began = time.monotonic()
-        found, state = await replay_past(history.past, history.codec, to, check=check)
+        found, state = await replay_past(history.past, history.codec, to, check=check, others=others)
         seconds = time.monotonic() - began
     return _Took(found, seconds, None if policies is None else tuple(otherwise(state, *policies)))
 
 
 @contextlib.asynccontextmanager
-async def _opened(config: Path | None, from_file: Path | None, archive: str | None) -> AsyncGenerator[History]:
+async def _opened(
+    config: Path | None, from_file: Path | None, archive: str | None
+) -> AsyncGenerator[tuple[History, Reader | None]]:
+    """What is folded, and the log that it is of, if that is to be had."""
     if from_file is None:
-        async with open_past(load_client_config(config), archive) as history:
-            yield history
+        async with open_past_and_log(load_client_config(config), archive) as opened:
+            yield opened
         return
     from rollbook.adapters.archive.errors import ArchiveError
     from rollbook.adapters.archive.folder import ArchivePast
@@ -123,7 +134,18 @@ async def _opened(config: Path | None, from_file: Path | None, archive: str | No
     past = ArchivePast.open(from_file, fleet)
     if not past.files:
         raise ArchiveError(f"{from_file} holds no archive of fleet {fleet!r}")
-    yield History(past.files[0].head.fleet, past)
+    yield History(past.files[0].head.fleet, past), None
+
+
+async def _running(reader: Reader, fleet: str) -> list[Kept]:
+    """What the running controller has folded the log to, if there is one."""
+    from rollbook.adapters.cli.asking import ask_if_there
+    from rollbook.adapters.service.messages import INFO, InfoRequest
+
+    info = await ask_if_there(reader, fleet, INFO, InfoRequest(digest=True, deadline_seconds=10.0))
+    if info is None or info.digest is None:
+        return []
+    return [Kept(info.owner, info.sequence, info.digest)]
 
 
 def _is_file(path: Path) -> bool:

@@ -11,7 +11,7 @@ from rollbook.adapters.jetstream.client import Client
 from rollbook.adapters.jetstream.leadership import JetStreamLeadership
 from rollbook.adapters.service.client import Controllers, ControllerSilent, NoController, Refusal
 from rollbook.adapters.service.frames import BrokenReply
-from rollbook.adapters.service.messages import INFO, Request
+from rollbook.adapters.service.messages import INFO, InfoRequest
 from rollbook.adapters.settings import Config, ProxySettings, RayProvider, refuse_unreachable_log
 from rollbook.adapters.settings.errors import ConfigError
 from rollbook.events import RollbookError
@@ -34,7 +34,7 @@ async def leadership(findings: Findings, client: Client, fleet: str) -> None:
         return
     owner, since = holder
     try:
-        info = await Controllers(client, fleet).ask(INFO, Request(deadline_seconds=5.0))
+        info = await Controllers(client, fleet).ask(INFO, InfoRequest(deadline_seconds=5.0))
     except NoController:
         told = f"{owner} holds the lease since {since}, and does not answer"
         findings.warning("leadership", told, "wait a few seconds if it just started; otherwise see its log")

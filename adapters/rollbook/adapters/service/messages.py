@@ -29,6 +29,13 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """Base of those replies and progress messages that are not shared with other parts of Rollbook."""
 
 
+class InfoRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
+    """Ask who leads."""
+
+    digest: bool = False
+    """Whether its state's digest is wanted too, which takes it some milliseconds."""
+
+
 class Info(Reply, frozen=True, kw_only=True):
     """Who leads the fleet."""
 
@@ -43,6 +50,8 @@ class Info(Reply, frozen=True, kw_only=True):
     uptime_seconds: float
     proxies: dict[str, tuple[str, ...]]
     """By name, the pools that each serves."""
+    digest: str | None = None
+    """SHA-256 of the state at `sequence`, hexadecimal; None if it was not asked for."""
 
 
 class PlanRequest(Request, frozen=True, kw_only=True, omit_defaults=True):
@@ -130,7 +139,7 @@ class Verb(msgspec.Struct, Generic[Asked, Update, Answer], frozen=True):
         return f"{SUBJECT_PREFIX}.{validate_name('fleet', fleet)}.{self.name}"
 
 
-INFO: Final = Verb("info", Request, Reply, Info)
+INFO: Final = Verb("info", InfoRequest, Reply, Info)
 STATUS: Final = Verb("status", Request, Reply, FleetStatus)
 PLAN: Final = Verb("plan", PlanRequest, Reply, Preview)
 RECONCILE: Final = Verb("reconcile", ReconcileRequest, Step, Reconciled)

@@ -13,6 +13,7 @@ from rollbook.adapters.service.messages import (
     RECONCILE,
     STATUS,
     Info,
+    InfoRequest,
     PlanRequest,
     Reconciled,
     ReconcileRequest,
@@ -44,7 +45,7 @@ FOR_THE_REST: Final = 0.75
 """The part of a deadline that a pass may take; the rest is for looking at what is left."""
 
 
-async def info(serving: Serving, _: Request, __: Progress[Reply]) -> Info:
+async def info(serving: Serving, request: InfoRequest, _: Progress[Reply]) -> Info:
     """Who leads."""
     leading = serving.leading
     return Info(
@@ -56,6 +57,7 @@ async def info(serving: Serving, _: Request, __: Progress[Reply]) -> Info:
         since=serving.since,
         uptime_seconds=round(serving.uptime, 3),
         proxies={name: served.pools for name, served in leading.policy.proxies.items()},
+        digest=leading.projector.state.digest() if request.digest else None,
     )
 
 

@@ -1,0 +1,202 @@
+"""The commands that look back, as an operator runs them: a real server, and a real controller where one is asked."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import structlog
+from support.stream import FleetStream
+
+from rollbook.adapters.cli.exits import Exit
+from rollbook.adapters.cli.main import run
+
+pytestmark = pytest.mark.integration
+
+PATIENCE = 90.0
+"""Seconds for another process; the machine may be busy."""
+CONFIG = """
+fleet = "{fleet}"
+[nats]
+url = "{url}"
+[provider]
+kind = "static"
+[pools.rollout]
+requires_proxy = false
+"""
+
+
+@pytest.fixture(autouse=True)
+def _put_logging_back():
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    yield
+    root.handlers, root.level = handlers, level
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def folder(nats_server, fleet, tmp_path, monkeypatch):
+    """A folder with a configuration, and the fleet's stream."""
+    FleetStream(nats_server.url, fleet).make()
+    (tmp_path / "rollbook.toml").write_text(CONFIG.format(fleet=fleet, url=nats_server.url))
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("ROLLBOOK_")]:
+        monkeypatch.delenv(name)
+    return tmp_path
+
+
+@pytest.fixture
+def call(capsys, folder):
+    def call(*arguments, code=Exit.DONE):
+        capsys.readouterr()
+        ended = run(list(arguments), os.environ)
+        streams = capsys.readouterr()
+        assert ended == code, (ended, streams.out, streams.err)
+        return streams.out if "--json" not in arguments or arguments[0] == "log" else json.loads(streams.out)
+
+    return call
+
+
+@pytest.fixture
+def a_run(call):
+    """Two lives of a worker, and one that an operator cordoned."""
+    call("publish", "up", "rollout-0-0")
+    call("publish", "up", "rollout-1-0")
+    call("publish", "down", "rollout-0-0", "--evidence", "exited", "--reason", "oom")
+    call("publish", "up", "rollout-0-0")
+    call("cordon", "rollout-1-0", "--reason", "ECC errors", "--by", "ann")
+
+
+@pytest.fixture
+def controller(folder):
+    """Starts `rollbook up` here."""
+    processes = []
+
+    def up():
+        name = folder / f"up-{len(processes)}.log"
+        environ = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        with name.open("w") as log:
+            command = [sys.executable, "-m", "rollbook.adapters.cli.main", "up"]
+            process = subprocess.Popen(command, env=environ, stdout=log, stderr=log)
+        processes.append(process)
+        until = time.monotonic() + PATIENCE
+        while "controller.started" not in name.read_text():
+            assert process.poll() is None, name.read_text()
+            assert time.monotonic() < until, name.read_text()
+            time.sleep(0.05)
+        return process
+
+    yield up
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def stop(process):
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 0
+
+
+def test_what_happened_and_who_did_it(call, a_run):
+    story = call("explain", "rollout-0-0", "--json")
+    assert [life["incarnation"] for life in story["lives"]] == [1, 2]
+    assert "serving → down (exited: oom)" in story["lives"][0]["events"][1]["effects"]
+    told = call("explain", "rollout-0-0")
+    assert "life 2 begins" in told
+    assert "worker.down" in told
+    assert [life["incarnation"] for life in call("explain", "rollout-0-0", "--lives", "1", "--json")["lives"]] == [2]
+
+    then = call("status", "--at", "3", "--json")
+    assert {worker["name"]: worker["phase"] for worker in then["workers"]} == {
+        "rollout-0-0": "down",
+        "rollout-1-0": "serving",
+    }
+    assert "as it was at sequence 3" in call("status", "--at", "3")
+
+    changed = call("diff", "3", "now", "--json", code=Exit.DIFFERENCES)
+    assert [worker["name"] for worker in changed["workers"]] == ["rollout-0-0", "rollout-1-0"]
+    assert "cordoned" in call("diff", "3", "now", code=Exit.DIFFERENCES)
+    assert "nothing changed" in call("diff", "3", "3")
+
+    assert [json.loads(line)["type"] for line in call("log", "--operator", "ann", "--json").splitlines()] == [
+        "rollbook.operator.worker_cordoned.v1"
+    ]
+    assert len(call("log", "--since", "2", "--until", "3").splitlines()) == 2
+    assert len(call("log", "--pool", "rollout", "--cell", "1").splitlines()) == 2
+
+
+def test_moments_that_are_none_are_wrong_usage(call, a_run):
+    call("status", "--at", "yesterday", code=Exit.USAGE)
+    call("diff", "tomorrow", "now", code=Exit.USAGE)
+    call("log", "--follow", "--until", "3", code=Exit.USAGE)
+    call("status", "--at", "99999", code=Exit.FAILED)
+    call("explain", "nobody", code=Exit.FAILED)
+    call("timeline", "-o", "run.pdf", code=Exit.USAGE)
+
+
+def test_a_replay_agrees_with_the_controller_that_runs_and_with_its_snapshot(call, a_run, controller):
+    process = controller()
+    found = call("replay", "--check", "--json")["replayed"]
+    assert [check["origin"].partition("-")[0] for check in found["checks"]] == ["controller"]
+    assert found["checks"][0]["kept"] == found["checks"][0]["folded"]
+    stop(process)
+    later = call("replay", "--check", "--json")["replayed"]
+    assert "snapshot" in {check["origin"] for check in later["checks"]}
+    assert all(check["kept"] == check["folded"] for check in later["checks"])
+    assert "agrees" in call("replay", "--check")
+    assert call("replay", "--to", "3", "--json")["replayed"]["facts"] == 3
+
+
+def test_other_gates_are_shown_against_what_was(call, a_run, folder):
+    (folder / "gates.toml").write_text(
+        '[[proxies]]\nname = "b"\nkind = "sglang"\nadmin_url = "http://127.0.0.1:1"\npools = ["rollout"]\n'
+    )
+    shown = call("replay", "--with", "gates.toml", code=Exit.DIFFERENCES)
+    assert "+ rollout-0-0 life 2 at b: was not registered" in shown
+    assert "rollout-1-0" not in shown, "cordoned under both"
+    (folder / "gates.toml").write_text("[pools.rollout]\nderegister_suspended = false\n")
+    assert "the same would be wanted" in call("replay", "--with", "gates.toml")
+    (folder / "gates.toml").write_text("[nats]\nurl = 'nats://h'\n")
+    call("replay", "--with", "gates.toml", code=Exit.USAGE)
+
+
+def test_a_file_is_read_replayed_and_made_a_log_again(call, a_run, folder, start_nats):
+    digest = call("replay", "--json")["replayed"]["digest"]
+    assert call("export", "run.jsonl.zst", "--json")["digest"] == digest
+    assert call("replay", "--from-file", "run.jsonl.zst", "--json")["replayed"]["digest"] == digest
+    call("export", "run.jsonl.zst", code=Exit.FAILED)
+    call("import", "run.jsonl.zst")  # it is all there already
+    config = folder / "rollbook.toml"
+    config.write_text(
+        config.read_text().replace(config.read_text().split('url = "')[1].split('"')[0], start_nats().url)
+    )
+    assert call("import", "run.jsonl.zst", "--json")["digest"] == digest
+    assert call("replay", "--check", "--json")["replayed"]["digest"] == digest
+    assert len(call("log").splitlines()) == 5
+
+
+def test_what_is_archived_can_still_be_looked_at(call, a_run, controller, folder):
+    before = call("log", "--json")
+    call("archive", "old", "--keep", "1", code=Exit.FAILED)
+    stop(controller())
+    done = call("archive", "old", "--keep", "1", "--json")
+    assert done["file"]["first"] == 1
+    archived = ("--archive", "old")
+    assert call("log", "--json", *archived).splitlines()[: len(before.splitlines()) - 1] == before.splitlines()[:-1]
+    assert [life["incarnation"] for life in call("explain", "rollout-0-0", "--json", *archived)["lives"]] == [1, 2]
+    then = call("status", "--at", "3", "--json", *archived)
+    assert then["workers"][0]["phase"] == "down"
+    call("status", "--at", "3", code=Exit.FAILED)
+    assert "already" in call("archive", "old", "--keep", "1")
+    stop(controller())
+
+
+def test_a_picture_of_the_run(call, a_run, folder):
+    pytest.importorskip("matplotlib")
+    call("timeline", "-o", "run.html")
+    assert "rollout-1-0" in (folder / "run.html").read_text()
