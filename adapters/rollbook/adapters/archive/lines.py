@@ -120,9 +120,10 @@ def _body(stored: Stored, codec: Codec) -> bytes:
 def _is_json(stored: Stored, codec: Codec) -> bool:
     try:
         codec.decode(stored.payload, subject=stored.subject, sequence=stored.sequence)
-        return stored.payload.decode() is not None
+        stored.payload.decode()
     except (Undecodable, UnicodeDecodeError):
         return False
+    return True
 
 
 def unpack(line: bytes, check: str, sequence: int) -> tuple[Stored, bytes, str]:

@@ -112,7 +112,7 @@ def _head(path: Path, line: bytes) -> Head:
 
 
 @contextlib.contextmanager
-def _lines(path: Path) -> Iterator[Iterator[bytes]]:
+def _lines(path: Path) -> Generator[Iterator[bytes]]:
     """The file's lines without their newlines. Damage to its compression is told with the line that it hits."""
     import zstandard
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import IO, Final
 
@@ -84,7 +84,7 @@ def _head(fleet: str, identity: str, span: tuple[int, int], began_at: float, wri
 
 
 @contextlib.contextmanager
-def _finished(path: Path) -> Iterator[IO[bytes]]:
+def _finished(path: Path) -> Generator[IO[bytes]]:
     """A compressed file that gets its name once it is whole and on the disk; nothing is left of one that failed."""
     import zstandard
 

@@ -117,6 +117,11 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
                 return any(self._in(line.worker) for line in fact.workers) or (
                     self.cell is None and self.pool in fact.pools
                 )
+            case _:
+                return self._by_names(fact)
+
+    def _by_names(self, fact: Fact) -> bool:
+        """Of the other facts: by the workers that they name, or a pool or cell of their own."""
         if (worker := getattr(fact, "worker", None)) is not None:
             return self._in(worker)
         lists = (value for field in fact.__struct_fields__ if isinstance(value := getattr(fact, field), tuple))
