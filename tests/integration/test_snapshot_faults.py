@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import random
 
 import pytest
 from structlog.testing import capture_logs
@@ -15,6 +16,9 @@ from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
 from rollbook.projections.ports import LogUnavailable, Snapshot
 
 pytestmark = pytest.mark.integration
+
+NOISE = random.Random(1).randbytes(3_000_000)
+"""Is compressed by nothing."""
 
 
 def snapshot(sequence, body=b"state", digest=None):
@@ -28,7 +32,7 @@ def bucket(fleet):
 
 @pytest.fixture
 def store(nats_client, fleet):
-    return JetStreamSnapshots(nats_client, fleet, timeout=DEADLINE)
+    return JetStreamSnapshots(nats_client, fleet, keep=3, timeout=DEADLINE)
 
 
 async def kept(store):
@@ -53,7 +57,7 @@ async def test_what_is_no_snapshot_is_passed_over(nats_client, store, bucket):
 
 async def test_one_whose_content_is_gone_is_passed_over(nats_client, store, bucket, fleet):
     await store.save(snapshot(1))
-    await store.save(snapshot(2, b"x" * 1000))
+    await store.save(snapshot(2, NOISE[:1000]))
     which = {"last_by_subj": f"$O.{bucket}.M.{base64.urlsafe_b64encode(b'slot-1').decode()}"}
     answer = await question(nats_client, f"STREAM.MSG.GET.OBJ_{bucket}", which, timeout=DEADLINE)
     chunks = json.loads(base64.b64decode(answer["message"]["data"]))["nuid"]
@@ -79,7 +83,7 @@ async def test_a_save_that_is_broken_off_leaves_the_others_and_its_pieces_are_sw
     with monkeypatch.context() as patch:
         patch.setattr(store._js, "publish", broken_off)
         with pytest.raises(asyncio.CancelledError):
-            await store.save(snapshot(4, b"x" * 3_000_000))
+            await store.save(snapshot(4, NOISE))
     assert await kept(store) == ([3, 2, 1], [])
     await store.save(snapshot(5))
     assert await kept(store) == ([5, 3, 2], [])

@@ -5,10 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.core import CODEC, FLEET, TIME, folded, garbage, stored
-from support.histories import a_history
+from support.histories import HISTORIES, a_history
 
 from rollbook.events import Codec, MessageQuarantined, Registered, WorkerUp, stream_subjects
+from rollbook.projections import fold
 from rollbook.projections.fold import OutOfOrder, State, Unreadable, message_id, restore
+from rollbook.projections.ledger import ProxyRecord
 from rollbook.projections.ports import Stored
 
 W = "rollout-0-0"
@@ -170,6 +172,25 @@ def test_a_snapshot_restores_the_state():
     snapshot = state.snapshot("log", "fact")
     assert (snapshot.identity, snapshot.fact_id, snapshot.sequence) == ("log", "fact", 300)
     assert restore(snapshot).digest() == state.digest() == snapshot.digest
+
+
+@given(HISTORIES, st.sampled_from([1, 2, 3, 200]))
+def test_in_pieces_it_is_the_same_bytes(history, size):
+    """[I5]."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fold, "_PIECE", size)
+        state = folded(*history)
+        assert b"".join(state.pieces()) == state.encode()
+
+
+def test_large_states_are_the_same_bytes_in_pieces():
+    state = folded(*(WorkerUp(worker=f"rollout-{number}-0", incarnation=1) for number in range(70_000)))
+    for number in range(300):
+        record = state.ledger.proxies.setdefault(f"router-{number % 20}", ProxyRecord())
+        record.registrations[f"rollout-{number}-0"] = {}
+    pieces = list(state.pieces())
+    assert b"".join(pieces) == state.encode()
+    assert max(map(len, pieces)) < 100_000
 
 
 def test_a_snapshot_is_not_changed_by_what_is_folded_afterwards():

@@ -44,7 +44,18 @@ from rollbook.projections.resources import Resources
 _log = structlog.get_logger("rollbook")
 
 
-BAD: Final = (".unreachable", "_failed", ".unavailable", ".refused", ".drift", ".quarantined", ".lost", ".outranked")
+BAD: Final = (
+    ".unreachable",
+    "_failed",
+    ".unavailable",
+    ".refused",
+    ".of_another_log",
+    ".not_saved",
+    ".drift",
+    ".quarantined",
+    ".lost",
+    ".outranked",
+)
 """Endings of the names of events that stand out."""
 
 
@@ -208,12 +219,13 @@ async def build(
     environ: Mapping[str, str],
     provider: WorkerProvider | None = None,
     once: Companion | None = None,
+    relist: bool = False,
 ) -> AsyncGenerator[Built]:
     """A controller with everything that it needs. `directory` is the `.rollbook` folder, made if it is missing.
 
     `provider` stands in for the configured one where the caller has it already. With `once` the controller leads at
-    once or not at all, and serves nobody: it is there for that companion. Raises `RollbookError` for whatever is
-    missing, refused or misconfigured; nothing is left running then.
+    once or not at all, and serves nobody: it is there for that companion. `relist` is as `Controller` says. Raises
+    `RollbookError` for whatever is missing, refused or misconfigured; nothing is left running then.
     """
     from rollbook.adapters.proxies.opening import open_proxies
     from rollbook.adapters.service.server import service
@@ -245,7 +257,7 @@ async def build(
             proxies = {name: MeasuredProxy(proxy, metrics.note_call) for name, proxy in proxies.items()}
         resources = Resources(
             log=log,
-            snapshots=JetStreamSnapshots(client, settings.fleet, replicas=replicas),
+            snapshots=JetStreamSnapshots(client, settings.fleet, replicas=replicas, keep=settings.snapshots.keep),
             leadership=JetStreamLeadership(client, settings.fleet, replicas=replicas, lease=settings.leadership.lease),
             provider=provider,
             readiness=await stack.enter_async_context(open_readiness()),
@@ -265,6 +277,7 @@ async def build(
             companions,
             standby=once is None,
             witnesses=witnesses,
+            relist=relist,
         )
         if metrics is not None:
             from rollbook.adapters.web.server import Web, serving

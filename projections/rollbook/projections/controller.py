@@ -14,21 +14,25 @@ from typing import Final
 
 import msgspec
 
-from rollbook.events import Codec, RollbookError
+from rollbook.events import Codec
 from rollbook.projections.admission import Admission
 from rollbook.projections.authority import LeadershipLost, StandsDown
 from rollbook.projections.catchup import newest_state
 from rollbook.projections.ending import end
-from rollbook.projections.fold import message_id
+from rollbook.projections.fold import State
 from rollbook.projections.housekeeping import Housekeeping
+from rollbook.projections.keeper import Keeper
 from rollbook.projections.lane import Lane
 from rollbook.projections.policy import Policy
 from rollbook.projections.ports import AlreadyLed, LogUnavailable, Proxy
 from rollbook.projections.projector import Projector, Witness
+from rollbook.projections.relisting import relist, whole_part
 from rollbook.projections.resources import Resources
 
 RETRY_SECONDS: Final = 0.5
 """Between two tries to lead when there was no answer, and after standing down."""
+LAST_SNAPSHOT_SECONDS: Final = 5.0
+"""For the snapshot at a clean stop: whoever asked for the stop, and a standby, wait for it."""
 
 
 class Leading(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +58,8 @@ class Controller:
     """Runs a fleet, or stands by. Build it, `run` it, `stop` it.
 
     With `standby=False` it leads at once or not at all: `run` raises `AlreadyLed` instead of waiting, and `StandsDown`
-    when leadership is lost. `witnesses` see every message that is folded, from the snapshot on.
+    when leadership is lost. `witnesses` see every message that is folded, from the snapshot on. With `relist=True` it
+    passes over snapshots and what is missing from the log, and begins with a listing of the provider's.
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class Controller:
         *,
         standby: bool = True,
         witnesses: Sequence[Witness] = (),
+        relist: bool = False,
     ) -> None:
         self.policy = policy
         self.projector: Projector | None = None
@@ -86,7 +92,9 @@ class Controller:
         self._companions = companions
         self._standby = standby
         self._witnesses = witnesses
+        self._relist = relist
         self._stopping = asyncio.Event()
+        self._keeper: Keeper
 
     @property
     def lanes(self) -> Mapping[str, Lane]:
@@ -102,11 +110,12 @@ class Controller:
 
         However it ends, the lanes are stopped before leadership is given back.
         """
-        restored = await newest_state(self._log, self._resources.snapshots, self._tell)
+        restored = await self._begin()
         projector = Projector(self._log, Codec(self.policy.fleet), self._clock, restored)
         for witness in self._witnesses:
             projector.witness(witness)
         self.projector = projector
+        self._keeper = Keeper(projector, self._resources, self.policy.snapshots, projector.state.sequence)
         folding = asyncio.create_task(projector.run(), name="projector")
         stopping = asyncio.create_task(self._stop_asked(), name="stop")
         living = asyncio.create_task(self._live(projector), name="leadership")
@@ -119,6 +128,12 @@ class Controller:
             # Nothing may act on a fold that has stopped, so the fold is the last to go.
             for task in (living, stopping, folding):
                 await end(task)
+
+    async def _begin(self) -> State | None:
+        """What to fold on from."""
+        if self._relist:
+            return await whole_part(self._log, self._tell)
+        return await newest_state(self._log, self._resources.snapshots, self._tell)
 
     async def _stop_asked(self) -> None:
         await self._stopping.wait()
@@ -175,7 +190,7 @@ class Controller:
                     task.result()
         except asyncio.CancelledError:
             await end(acting)
-            await self._snapshot(projector)
+            await self._last_snapshot()
             raise
         finally:
             await end(acting, lost)
@@ -187,6 +202,9 @@ class Controller:
         await projector.caught_up()
         epoch = self._outranking(projector, acquired)
         self._tell("leader.taken", owner=self._owner, epoch=epoch)
+        if self._relist:
+            await relist(self.policy, projector, self._resources, self._keeper)
+            self._relist = False
         roster = lambda: projector.state.roster  # noqa: E731 - always the state's present one
         admission = Admission(self.policy, roster, self._resources.provider, self._resources.readiness)
         lanes = {
@@ -216,6 +234,7 @@ class Controller:
         ]
         others = [
             asyncio.create_task(Housekeeping(self.policy.fleet, projector, self._resources).run(), name="housekeeping"),
+            asyncio.create_task(self._keeper.run(), name="snapshots"),
             *(asyncio.create_task(_accompany(companion, leading)) for companion in self._companions),
         ]
         self.leading = leading
@@ -245,21 +264,12 @@ class Controller:
         self._tell("leader.outranked", owner=self._owner, epoch=acquired, highest=highest)
         return highest + 1
 
-    # -------------------------------------------------------------- snapshots
-
-    async def _snapshot(self, projector: Projector) -> None:
-        """Keep what has been folded. Best effort: the log is the truth, a missing snapshot costs only time."""
-        if projector.state.sequence == 0:
-            return
+    async def _last_snapshot(self) -> None:
         try:
-            async with asyncio.timeout(self.policy.reconcile.call_deadline):
-                ends = await self._log.state()
-                stored = await self._log.get(projector.state.sequence)
-                if stored is not None:
-                    await self._resources.snapshots.save(projector.state.snapshot(ends.identity, message_id(stored)))
-                    self._tell("snapshot.saved", sequence=projector.state.sequence)
-        except (TimeoutError, RollbookError) as exc:
-            self._tell("snapshot.not_saved", reason=str(exc))
+            async with asyncio.timeout(LAST_SNAPSHOT_SECONDS):
+                await self._keeper.take()
+        except TimeoutError:
+            self._tell("snapshot.not_saved", reason=f"it took more than {LAST_SNAPSHOT_SECONDS:g} s")
 
 
 async def _accompany(companion: Companion, leading: Leading) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from rollbook.projections.health.policy import HealthPolicy
 from rollbook.projections.ports import Role
 
 
@@ -24,6 +25,8 @@ class PoolPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the worker's address whose port decode workers fetch from; for pools with the role `prefill`."""
     model: str | None = None
     """Model id under which proxies file this pool's workers. None leaves it to the proxy."""
+    health: HealthPolicy = HealthPolicy()
+    """How `rollbook monitor` watches this pool."""
 
 
 class ProxyPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +63,23 @@ class ReconcilePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Concurrent removals at one proxy. Adds are bounded by the proxy's own capability."""
 
 
+class SnapshotPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """When the leader keeps the fold, so that a start and a look back need not read the whole log.
+
+    One is also taken at a clean stop.
+    """
+
+    every_facts: int = 10_000
+    """Facts after which one is taken. A start reads at most so many, a fraction of a second; where they come faster
+    than snapshots can be kept, at most a twentieth of the time goes into them."""
+    every_seconds: float = 600.0
+    """Seconds after which one is taken, if there was any fact at all."""
+    keep: int = 64
+    """How many are kept, from 2 to 1000: the newest three, and of the others as many as fit, spread evenly over the log
+    so that a look back at any moment begins near it. With 64 no two are further apart than a thirtieth of the log. One
+    of 10,000 workers takes about 3 MB."""
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that the gates and the plan need to know about the fleet's configuration."""
 
@@ -67,6 +87,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     pools: dict[str, PoolPolicy]
     proxies: dict[str, ProxyPolicy]
     reconcile: ReconcilePolicy = ReconcilePolicy()
+    snapshots: SnapshotPolicy = SnapshotPolicy()
 
     def call_seconds(self, proxy: ProxyPolicy) -> float:
         """The deadline of one admin call to `proxy`, or of one listing."""

@@ -60,8 +60,8 @@ class HistoryHole(LogError):
     def __init__(self, first_missing: int, found: str) -> None:
         super().__init__(
             f"the log has no sequence {first_missing} ({found}). The state cannot be folded past it. Two ways out: "
-            "start from a relisting of provider and proxies (remove the snapshots and begin a new stream), or restore "
-            "an archive of the stream"
+            "`rollbook up --relist` begins anew from what provider and proxies list now and forgets what was lost, or "
+            "`rollbook import` restores an archive of the log"
         )
         self.first_missing = first_missing
 
@@ -247,7 +247,8 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fleet: str | None = None
     worker: str | None = None
     incarnation: int | None = None
-    """The three tags, None where the entry has none."""
+    """The three tags, None where the entry has none. A fleet of `""` is said of what is surely no fleet's: unlike an
+    entry without tags, it is nobody's whatever the log says of its URL."""
     healthy: bool | None = None
     running: int | None = None
     """Requests that it is working on, where the proxy tells."""
@@ -397,14 +398,17 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class SnapshotStore(Protocol):
-    """Keeps the newest few snapshots."""
+    """Keeps a limited number of snapshots: those that `keeping` says."""
 
     async def save(self, snapshot: Snapshot) -> None:
-        """Keep it; the oldest beyond the store's limit go. Raises `LogUnavailable`."""
+        """Keep it; what is least needed beyond the store's limit goes. Raises `LogUnavailable`."""
         ...
 
-    def newest_first(self) -> AsyncIterator[Snapshot]:
-        """All that can be read, newest first; unreadable ones are skipped with a warning."""
+    def newest_first(self, at_most: int | None = None) -> AsyncIterator[Snapshot]:
+        """All that can be read, newest first; unreadable ones are skipped with a warning. Raises `LogUnavailable`.
+
+        With `at_most`, only those up to that sequence.
+        """
         ...
 
 

@@ -7,9 +7,10 @@ waits for nobody: proxies are the reconciler's business, and a slow one never sl
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -29,8 +30,8 @@ class LogRewound(LogError):
     def __init__(self, folded: int, found: str) -> None:
         super().__init__(
             f"sequence {folded} was folded already, but the log {found}: it lost its tail, was restored from an older "
-            "copy or was made anew. Start the controller again: it folds the log that is there, and reading the "
-            "proxies back makes the rest right"
+            "copy or was made anew. Two ways out: start the controller again, which folds the log that is there and "
+            "makes the rest right by reading the proxies back; or restore an archive that holds what was lost"
         )
 
 
@@ -59,7 +60,11 @@ class Projector:
         self._clock = clock
         self._listeners: list[Listener] = []
         self._witnesses: list[Witness] = []
-        self._last: Stored | None = None
+        self.last: Stored | None = None
+        """The last message that was folded here; None after a restored snapshot, until there is another one."""
+        self.identity: str | None = None
+        """Of the log, from the first look at it on."""
+        self._folding = asyncio.Lock()
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._tickets = itertools.count()
 
@@ -76,6 +81,12 @@ class Projector:
         self._witnesses.append(witness)
         return lambda: self._witnesses.remove(witness)
 
+    @contextlib.asynccontextmanager
+    async def held(self) -> AsyncGenerator[State]:
+        """The state, which does not change meanwhile: for who reads it in several steps. Facts wait, so be quick."""
+        async with self._folding:
+            yield self.state
+
     async def run(self) -> None:
         """Read and fold for ever. Raises `HistoryHole` or `LogRewound` when the log cannot be folded any further."""
         while True:
@@ -87,6 +98,9 @@ class Projector:
 
     async def _follow(self) -> None:
         ends = await self._log.state()
+        if self.identity not in {None, ends.identity}:
+            raise HistoryHole(self.state.sequence + 1, "the stream was deleted and made anew")
+        self.identity = ends.identity
         if ends.last_sequence < self.state.sequence:
             raise LogRewound(self.state.sequence, f"ends at {ends.last_sequence}")
         if ends.first_sequence > self.state.sequence + 1:
@@ -96,7 +110,9 @@ class Projector:
         try:
             async for batch in batches:
                 self.connected = True
-                if not self._fold(batch):
+                async with self._folding:
+                    whole = self._fold(batch)
+                if not whole:
                     break
         finally:
             await batches.aclose()
@@ -106,7 +122,7 @@ class Projector:
 
     async def _recognise(self, ends: LogState) -> None:
         """Make sure that the log still holds the last message folded: others may stand in the place of a lost tail."""
-        last = self._last
+        last = self.last
         if last is None or last.sequence < ends.first_sequence:
             return
         found = await self._log.get(last.sequence)
@@ -125,7 +141,7 @@ class Projector:
                 contiguous = False
                 break
             recorded, change = state.apply(stored, codec)
-            self._last = stored
+            self.last = stored
             for witness in tuple(self._witnesses):
                 witness(stored, recorded, change)
             if recorded is not None and not isinstance(recorded.fact, ProxyFact):

@@ -84,8 +84,10 @@ class ArchivePast:
                     return line.stored.sequence
         return later[0].head.first if later else end + 1
 
-    async def snapshots(self) -> AsyncGenerator[Snapshot]:
-        """The states with which the files begin."""
+    async def snapshots(self, at_most: int | None = None) -> AsyncGenerator[Snapshot]:
+        """The states with which the files begin, newest first; with `at_most`, up to that sequence."""
         for file in reversed(self.files):
+            if at_most is not None and file.head.first - 1 > at_most:
+                continue
             if (base := file.base) is not None:
                 yield base

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from rollbook.adapters.cli.common import ConfigFile, load_config, run
 from rollbook.adapters.cli.exits import Exit
@@ -19,23 +22,34 @@ Example:
 SIGTERM and Ctrl-C stop it cleanly: a snapshot is taken, the lease is released, exit 0."""
 
 
-def up(*, config: ConfigFile = None) -> Exit:
+Relist = Annotated[
+    bool,
+    Parameter(
+        name="--relist",
+        negative=(),
+        show_default=False,
+        help="Begin anew after facts were lost: with what the log still has and the provider's listing.",
+    ),
+]
+
+
+def up(*, config: ConfigFile = None, relist: Relist = False) -> Exit:
     """Run the controller: fold the facts and keep every proxy true to them."""
     from rollbook.adapters import logs
 
     found = load_config(config)
     logs.configure(environ=os.environ, format=found.settings.logs.format, level=found.settings.logs.level)
-    return run(_up(found))
+    return run(_up(found, relist=relist))
 
 
-async def _up(config: Config) -> Exit:
+async def _up(config: Config, *, relist: bool) -> Exit:
     from rollbook.adapters.bootstrap import build
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with build(config.settings, config.directory, environ=os.environ) as built:
+    async with build(config.settings, config.directory, environ=os.environ, relist=relist) as built:
         stopping = asyncio.create_task(_stop(stop, built.controller), name="signals")
         try:
             await built.run()

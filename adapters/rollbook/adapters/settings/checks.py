@@ -29,7 +29,7 @@ from rollbook.adapters.settings.model import (
     parse_host_and_port,
 )
 from rollbook.events import InvalidName, parse_worker, validate_name
-from rollbook.projections.policy import PoolPolicy, ReconcilePolicy
+from rollbook.projections.policy import PoolPolicy, ReconcilePolicy, SnapshotPolicy
 
 Check = Callable[[Any], str | None]
 Problem = tuple[tuple[str | int, ...], str]
@@ -40,6 +40,9 @@ HTTP_SCHEMES: Final = ("http", "https")
 _WORKER_SCHEMES: Final = ("http", "https", "grpc")
 
 LONGEST_LEASE: Final = 3600
+FEWEST_SNAPSHOTS: Final = 2
+"""The newest may be torn by a crash."""
+MOST_SNAPSHOTS: Final = 1000
 MOST_REPLICAS: Final = 5
 """Of one stream, in JetStream."""
 
@@ -199,6 +202,15 @@ def _replicas(value: int) -> str | None:
     return None if 1 <= value <= MOST_REPLICAS else f"{value} is not usable; write a number from 1 to {MOST_REPLICAS}"
 
 
+def _count(value: int) -> str | None:
+    return None if value > 0 else f"{value} is not usable; write a number above 0"
+
+
+def _keep(value: int) -> str | None:
+    usable = FEWEST_SNAPSHOTS <= value <= MOST_SNAPSHOTS
+    return None if usable else f"{value} is not usable; write a number from {FEWEST_SNAPSHOTS} to {MOST_SNAPSHOTS}"
+
+
 FIELD_CHECKS: Final[dict[tuple[type, str], Check]] = {
     (Settings, "fleet"): _name("fleet"),
     (ClientSettings, "fleet"): _name("fleet"),
@@ -228,6 +240,9 @@ FIELD_CHECKS: Final[dict[tuple[type, str], Check]] = {
     (ProxySettings, "removal_budget"): _part,
     (NatsSettings, "replicas"): _replicas,
     (LeadershipSettings, "lease"): _lease,
+    (SnapshotPolicy, "every_facts"): _count,
+    (SnapshotPolicy, "every_seconds"): _pace,
+    (SnapshotPolicy, "keep"): _keep,
     (WebSettings, "listen"): _address,
     (WebSettings, "hosts"): _hosts,
     **{(ReconcilePolicy, field): _pace for field in ReconcilePolicy.__struct_fields__},

@@ -13,7 +13,7 @@ import msgspec
 
 from rollbook.adapters.proxies.registry import find_kind
 from rollbook.adapters.secret_ref import SecretRef
-from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy, ReconcilePolicy
+from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy, ReconcilePolicy, SnapshotPolicy
 from rollbook.projections.ports import HostAndPort
 
 
@@ -172,6 +172,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """`[[proxies]]`, one table for each router."""
     reconcile: ReconcilePolicy = ReconcilePolicy()
     """Deadlines and paces."""
+    snapshots: SnapshotPolicy = SnapshotPolicy()
+    """How often the fold is kept, and how many of it."""
     leadership: LeadershipSettings = LeadershipSettings()
     """Which controller acts, and who takes over."""
     web: WebSettings = WebSettings()
@@ -199,6 +201,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 for proxy in self.proxies
             },
             reconcile=self.reconcile,
+            snapshots=self.snapshots,
         )
 
 

@@ -26,7 +26,7 @@ from rollbook.adapters.settings.model import (
     WebSettings,
 )
 from rollbook.adapters.settings.shapes import expected, without_none
-from rollbook.projections.policy import PoolPolicy, ReconcilePolicy
+from rollbook.projections.policy import PoolPolicy, ReconcilePolicy, SnapshotPolicy
 
 _SECTIONS: Final[tuple[tuple[str, type[msgspec.Struct]], ...]] = (
     ("The top of the file", Settings),
@@ -41,6 +41,7 @@ _SECTIONS: Final[tuple[tuple[str, type[msgspec.Struct]], ...]] = (
         if kind.options.__struct_fields__
     ),
     ("`[reconcile]`", ReconcilePolicy),
+    ("`[snapshots]`", SnapshotPolicy),
     ("`[leadership]`", LeadershipSettings),
     ("`[web]`", WebSettings),
     ("`[logs]`", LogSettings),

@@ -95,8 +95,8 @@ async def state_at(past: Past, codec: Codec, sequence: int) -> State:
 
     Raises `HistoryHole` if what lies between is not to be had.
     """
-    async for snapshot in past.snapshots():
-        if snapshot.sequence <= sequence and (state := restore(snapshot)) is not None:
+    async for snapshot in past.snapshots(sequence):
+        if (state := restore(snapshot)) is not None:
             return await fold(past, codec, state, sequence)
     return await fold(past, codec, State(), sequence)
 

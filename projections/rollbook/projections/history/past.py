@@ -34,8 +34,8 @@ class Past(Protocol):
         """The first sequence stored at or after `moment` (seconds since the epoch); one past the end if none is."""
         ...
 
-    def snapshots(self) -> AsyncIterator[Snapshot]:
-        """The states that were kept of it and belong to it, newest first."""
+    def snapshots(self, at_most: int | None = None) -> AsyncIterator[Snapshot]:
+        """The states that were kept of it and belong to it, newest first; with `at_most`, up to that sequence."""
         ...
 
 
@@ -103,12 +103,12 @@ class LogPast:
                 high = middle
         return low
 
-    async def snapshots(self) -> AsyncGenerator[Snapshot]:
-        """Those that the log confirms, newest first."""
+    async def snapshots(self, at_most: int | None = None) -> AsyncGenerator[Snapshot]:
+        """Those that the log confirms, newest first. One at a time is read: each may be large."""
         state = await self._log.state()
-        found = [one async for one in self._store.newest_first() if one.identity == state.identity]
-        for snapshot in sorted(found, key=lambda one: one.sequence, reverse=True):
-            if snapshot.sequence <= state.last_sequence:
+        end = state.last_sequence if at_most is None else min(at_most, state.last_sequence)
+        async for snapshot in self._store.newest_first(end):
+            if snapshot.identity == state.identity:
                 stored = await self._log.get(snapshot.sequence)
                 if stored is not None and message_id(stored) == snapshot.fact_id:
                     yield snapshot
@@ -147,11 +147,11 @@ class JoinedPast:
                 return found
         return await self._newer.first_at(moment)
 
-    async def snapshots(self) -> AsyncGenerator[Snapshot]:
+    async def snapshots(self, at_most: int | None = None) -> AsyncGenerator[Snapshot]:
         """Of the log, then of the archive."""
-        async for snapshot in self._newer.snapshots():
+        async for snapshot in self._newer.snapshots(at_most):
             yield snapshot
-        async for snapshot in self._older.snapshots():
+        async for snapshot in self._older.snapshots(at_most):
             yield snapshot
 
 

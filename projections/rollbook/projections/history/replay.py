@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -13,6 +14,9 @@ from rollbook.projections.history.moments import fold
 from rollbook.projections.history.past import Past
 from rollbook.projections.ports import HistoryHole, Snapshot
 
+SNAPSHOT: Final = "snapshot"
+"""The origin of what the log's snapshots say."""
+
 
 class Kept(msgspec.Struct, frozen=True):
     """What somebody says that the log folds to."""
@@ -21,8 +25,6 @@ class Kept(msgspec.Struct, frozen=True):
     """Who: `snapshot`, or the name of a controller."""
     sequence: int
     digest: str
-    state: State | None = None
-    """None where only the digest is known."""
     unusable: str | None = None
     """Why it cannot be compared."""
 
@@ -80,13 +82,13 @@ async def replay(
     """
     begin, _ = await past.ends()
     kept = [_kept(snapshot) async for snapshot in past.snapshots()] if check or begin > 1 else []
-    state = _base(kept, begin, to)
+    state = await _base(past, kept, begin, to)
     first = state.sequence + 1
     wanted = [one for one in [*(kept if check else ()), *others] if first <= one.sequence <= to]
     checks: list[Check] = []
     for one in sorted(wanted, key=lambda one: one.sequence):
         state = await fold(past, codec, state, one.sequence)
-        checks.append(_check(codec.fleet, one, state))
+        checks.append(await _check(past, codec.fleet, one, state))
     state = await fold(past, codec, state, to)
     found = Replayed(
         fleet=codec.fleet,
@@ -104,28 +106,36 @@ async def replay(
 def _kept(snapshot: Snapshot) -> Kept:
     if snapshot.schema != SCHEMA:
         why = f"it is of schema {snapshot.schema}, this version folds to {SCHEMA}"
-        return Kept("snapshot", snapshot.sequence, snapshot.digest, unusable=why)
-    state = restore(snapshot)
-    damaged = None if state is not None else "it is damaged"
-    return Kept("snapshot", snapshot.sequence, snapshot.digest, state, damaged)
+        return Kept(SNAPSHOT, snapshot.sequence, snapshot.digest, unusable=why)
+    damaged = None if restore(snapshot) is not None else "it is damaged"
+    return Kept(SNAPSHOT, snapshot.sequence, snapshot.digest, damaged)
 
 
-def _base(kept: Sequence[Kept], begin: int, to: int) -> State:
+async def _base(past: Past, kept: Sequence[Kept], begin: int, to: int) -> State:
     if begin == 1:
         return State()
-    usable = [one.state for one in kept if one.state is not None and begin - 1 <= one.sequence <= to]
-    if not usable:
+    usable = [one.sequence for one in kept if one.unusable is None and begin - 1 <= one.sequence <= to]
+    state = await _state_kept(past, min(usable)) if usable else None
+    if state is None:
         raise HistoryHole(1, f"it begins at {begin}, and no state before {to} was kept")
-    return min(usable, key=lambda state: state.sequence)
+    return state
 
 
-def _check(fleet: str, kept: Kept, state: State) -> Check:
+async def _state_kept(past: Past, sequence: int) -> State | None:
+    """The state that was kept there. Read again when it is needed: all of them at once would fill the memory."""
+    async for snapshot in past.snapshots(sequence):
+        return restore(snapshot) if snapshot.sequence == sequence else None
+    return None
+
+
+async def _check(past: Past, fleet: str, kept: Kept, state: State) -> Check:
     if kept.unusable is not None:
         return Check(kept.origin, kept.sequence, kept.digest, None, skipped=kept.unusable)
     folded = state.digest()
-    if kept.digest == folded or kept.state is None:
+    was = await _state_kept(past, kept.sequence) if kept.digest != folded and kept.origin == SNAPSHOT else None
+    if was is None:
         return Check(kept.origin, kept.sequence, kept.digest, folded)
-    found = compare(fleet, kept.state, state)
+    found = compare(fleet, was, state)
     worker = found.workers[0] if found.workers else None
     return Check(kept.origin, kept.sequence, kept.digest, folded, worker=worker, other=_other(found))
 
