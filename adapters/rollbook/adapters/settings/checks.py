@@ -29,6 +29,7 @@ from rollbook.adapters.settings.model import (
     parse_host_and_port,
 )
 from rollbook.events import InvalidName, parse_worker, validate_name
+from rollbook.projections.health.policy import HealthPolicy
 from rollbook.projections.policy import PoolPolicy, ReconcilePolicy, SnapshotPolicy
 
 Check = Callable[[Any], str | None]
@@ -148,6 +149,24 @@ def _ready_path(value: str) -> str | None:
     return f"{value[:80]!r} is not a path; write /health, or '' to ask nothing"
 
 
+def _path(value: str) -> str | None:
+    return _ready_path(value) if value else "is empty; write /health"
+
+
+def _actor(value: str) -> str | None:
+    try:
+        fields = [field for _, field, _, _ in string.Formatter().parse(value) if field is not None]
+    except ValueError:
+        fields = []
+    if fields == ["worker"]:
+        return None
+    return f"{value[:80]!r} is no name of each worker's actor; write it with {{worker}}, as in engine-{{worker}}"
+
+
+def _method(value: str) -> str | None:
+    return None if value.isidentifier() else f"{value[:80]!r} is no method's name"
+
+
 def _pools(value: list[str]) -> str | None:
     if not value:
         return "names no pool, so the proxy would serve nothing; name at least one"
@@ -206,6 +225,10 @@ def _count(value: int) -> str | None:
     return None if value > 0 else f"{value} is not usable; write a number above 0"
 
 
+def _none_or_more(value: float) -> str | None:
+    return None if value >= 0 and math.isfinite(value) else f"{value} is not usable; write 0 or more"
+
+
 def _keep(value: int) -> str | None:
     usable = FEWEST_SNAPSHOTS <= value <= MOST_SNAPSHOTS
     return None if usable else f"{value} is not usable; write a number from {FEWEST_SNAPSHOTS} to {MOST_SNAPSHOTS}"
@@ -228,6 +251,17 @@ FIELD_CHECKS: Final[dict[tuple[type, str], Check]] = {
     (PoolPolicy, "ready_path"): _ready_path,
     (PoolPolicy, "bootstrap"): _address_name,
     (PoolPolicy, "model"): _not_empty,
+    (HealthPolicy, "url"): _url_template,
+    (HealthPolicy, "path"): _path,
+    (HealthPolicy, "actor"): _actor,
+    (HealthPolicy, "method"): _method,
+    (HealthPolicy, "jitter"): _part,
+    **{(HealthPolicy, field): _pace for field in ("deep_timeout", "interval", "timeout")},
+    **{(HealthPolicy, field): _count for field in ("deep_every", "dead_threshold", "success_threshold", "parallel")},
+    **{
+        (HealthPolicy, field): _none_or_more
+        for field in ("slow_threshold", "busy_threshold", "unhealthy_threshold", "first_wait")
+    },
     (ProxySettings, "name"): _name("proxy"),
     (ProxySettings, "kind"): _kind,
     (ProxySettings, "pools"): _pools,

@@ -26,6 +26,7 @@ from rollbook.adapters.settings.model import (
     WebSettings,
 )
 from rollbook.adapters.settings.shapes import expected, without_none
+from rollbook.projections.health.policy import HealthPolicy
 from rollbook.projections.policy import PoolPolicy, ReconcilePolicy, SnapshotPolicy
 
 _SECTIONS: Final[tuple[tuple[str, type[msgspec.Struct]], ...]] = (
@@ -34,6 +35,7 @@ _SECTIONS: Final[tuple[tuple[str, type[msgspec.Struct]], ...]] = (
     ('`[provider]` with `kind = "ray"`', RayProvider),
     ('`[provider]` with `kind = "static"`', StaticProvider),
     ("`[pools.<name>]`", PoolPolicy),
+    ("`[pools.<name>.health]`", HealthPolicy),
     ("`[[proxies]]`", ProxySettings),
     *(
         (f'`[proxies.options]` with `kind = "{kind.name}"`', kind.options)
