@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import io
+import math
 from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -35,6 +36,10 @@ _WIDTH: Final = 15.0
 _PROXY_HEIGHT: Final = 0.75
 _MANY: Final = 60
 """Workers from which on rows are thinner."""
+_TALLEST: Final = 300.0
+"""For all workers together: an image has at most 65536 dots."""
+_READABLE: Final = 0.1
+"""Rows that are thinner share a name with those below."""
 _DPI: Final = 110
 
 
@@ -83,7 +88,7 @@ def _content(figure: Figure, picture: Timeline, suffix: str) -> bytes:
 def _figure(picture: Timeline) -> Figure:
     from matplotlib.figure import Figure as NewFigure
 
-    row = 0.13 if len(picture.workers) > _MANY else 0.24
+    row = 0.24 if len(picture.workers) <= _MANY else min(0.13, _TALLEST / len(picture.workers))
     heights = [_PROXY_HEIGHT] * len(picture.proxies) + [max(0.6, row * len(picture.workers))]
     inches = sum(heights) + 0.18 * len(heights) + 1.5
     figure = NewFigure(figsize=(_WIDTH, inches))
@@ -149,7 +154,8 @@ def _workers(plot: Axes, workers: tuple[WorkerRow, ...], row: float) -> None:
     marks = [(mark, number) for number, worker in enumerate(workers) for mark in worker.marks]
     _marks(plot, [mark for mark, _ in marks], [number for _, number in marks], 50 * row / 0.24)
     plot.set_ylim(len(workers) - 0.4, -0.6)
-    plot.set_yticks(range(len(workers)), [worker.name for worker in workers])
+    named = range(0, len(workers), max(1, math.ceil(_READABLE / row)))
+    plot.set_yticks(named, [workers[number].name for number in named])
     plot.tick_params(axis="y", labelsize=5 if row < 0.2 else 8, length=0)  # noqa: PLR2004 - the thinner rows
     if not workers:
         plot.text(0.5, 0.5, "no worker", transform=plot.transAxes, ha="center", va="center")

@@ -98,5 +98,5 @@ def _deed(deed: Deed) -> list[Piece]:
     return [
         ("    by ", "dim"),
         (f"#{deed.sequence}", "cyan"),
-        (f" {short(deed.type)}, {who}, {rfc3339(deed.stored_at)}", "dim"),
+        (f" {one_line(short(deed.type))}, {who}, {rfc3339(deed.stored_at)}", "dim"),
     ]

@@ -150,7 +150,7 @@ async def print_log(
     if begin is not None:
         first = await _first(past, begin)
     elif first > 1:
-        say(f"the log begins at sequence {first}; what is older was archived, and --archive reads it")
+        say(f"the log begins at sequence {first}; what was archived before is read with --archive")
     if subjects is None:
         return
     write = _JsonWriter(flush=follow) if json else _LineWriter(flush=follow)

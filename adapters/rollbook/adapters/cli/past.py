@@ -13,7 +13,9 @@ from cyclopts import Parameter
 from rollbook.adapters.cli.common import parse_duration
 from rollbook.adapters.cli.exits import UsageError
 from rollbook.adapters.settings import Client
+from rollbook.events import RollbookError
 from rollbook.projections.history.moments import Moment, NoSuchMoment, parse_moment
+from rollbook.projections.ports import HistoryHole
 
 if TYPE_CHECKING:
     from rollbook.adapters.bootstrap import Reader
@@ -46,6 +48,10 @@ Until = Annotated[
     ),
 ]
 """Where a range ends."""
+
+
+class NotHere(RollbookError):
+    """What is to be read is not in the log, nor in the archive that was named."""
 
 
 def said_moment(text: str) -> Moment:
@@ -89,4 +95,8 @@ async def open_past_and_log(client: Client, archive: str | None) -> AsyncGenerat
     fleet = client.settings.fleet
     connection = nats_connection(client.settings.nats, environ=os.environ, directory=client.directory)
     async with open_reader(fleet, connection) as reader:
-        yield History(fleet, past_of(reader, fleet, archive)), reader
+        try:
+            yield History(fleet, past_of(reader, fleet, archive)), reader
+        except HistoryHole as exc:
+            where = f"nor does {archive} hold it" if archive else "if it was archived, name its folder with --archive"
+            raise NotHere(f"sequence {exc.first_missing} is not in the log of fleet {fleet!r}; {where}") from exc

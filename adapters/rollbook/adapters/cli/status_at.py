@@ -83,13 +83,13 @@ def _registrations(found: tuple[RegistrationThen, ...]) -> Piece:
 
 def _told(one: RegistrationThen) -> str:
     why = f" ({one_line(one.reason, LONGEST_SHOWN)})" if one.reason else ""
-    return f"{one.proxy}: {one.told} life {one.incarnation} at {one.url}{why}"
+    return f"{one.proxy}: {one.told} life {one.incarnation} at {one_line(one.url, LONGEST_SHOWN)}{why}"
 
 
 def _proxy(proxy: ProxyThen) -> list[Piece]:
     answered: Piece = ("never asked", "dim")
     if proxy.reachable is not None:
-        version = f" ({proxy.version})" if proxy.version else ""
+        version = f" ({one_line(proxy.version, LONGEST_SHOWN)})" if proxy.version else ""
         why = one_line(proxy.reason, LONGEST_SHOWN)
         answered = (f"yes{version}", "green") if proxy.reachable else (f"NO: {why}", "bold red")
     held = f"; held by {proxy.held.by}: {proxy.held.why}" if proxy.held else ""

@@ -53,7 +53,7 @@ def _stands(stands: StandsNow) -> list[Piece]:
         line.append("; not registered in this life")
     else:
         why = f" ({_short(stands.reason)})" if stands.reason else ""
-        line.append(f"; {stands.told} at {stands.url}{why} (#{stands.since})")
+        line.append(f"; {stands.told} at {_short(stands.url or '')}{why} (#{stands.since})")
     if stands.held is not None:
         line.append((f"; {_short(stands.held)}", "yellow"))
     return line
