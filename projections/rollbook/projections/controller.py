@@ -247,10 +247,9 @@ class Controller:
         finally:
             self.started.clear()
             self.leading = None
-            await end(*acting)
-            await end(*others)
             for each in forget:
                 each()
+            await end(*acting, *others)
 
     def _outranking(self, projector: Projector, acquired: int) -> int:
         """The epoch to write under: higher than every one in the log.
