@@ -21,6 +21,7 @@ from rollbook.projections.listing import Believer, Reader, Seen
 from rollbook.projections.notes import Notes
 from rollbook.projections.observed import Observed, observe
 from rollbook.projections.outcomes import Outcome, Recorder
+from rollbook.projections.patience import Patience
 from rollbook.projections.policy import Policy, ProxyPolicy
 from rollbook.projections.ports import Proxy, ProxyUnavailable
 from rollbook.projections.projector import Marks, Projector
@@ -79,8 +80,7 @@ class Lane:
         self._strangers = Strangers(self._desk, projector, self._writer, others, resources.tell)
         self._ghosts = Ghosts()
         self._force: str | None = None
-        self._everything_when_back = False
-        """Of a blind proxy that does not answer: most keys wait until one of them was answered."""
+        self._patience = Patience(self._desk, self._retries, resources.clock)
         self._wake = asyncio.Event()
         self._dirty: dict[str, None] = {}
         self._everything = True
@@ -183,7 +183,8 @@ class Lane:
     async def _work_or_time(self) -> None:
         """Wait until a key is dirty, a retry is due, or the read-back is."""
         while not self._everything and not self._dirty:
-            seconds = self._retries.next_due(self._resync_at) - self._clock.monotonic()
+            due = self._retries.next_due(min(self._resync_at, self._patience.next_at))
+            seconds = due - self._clock.monotonic()
             if seconds <= 0:
                 return
             self._wake.clear()
@@ -202,7 +203,7 @@ class Lane:
 
     async def _pass_now(self) -> None:
         now = self._clock.monotonic()
-        full = self._everything or now >= self._resync_at
+        full = self._everything or now >= min(self._resync_at, self._patience.next_at)
         self._dirty.update(dict.fromkeys(self._retries.take_due()))
         keys, self._dirty, self._everything = self._dirty, {}, False
         try:
@@ -235,6 +236,8 @@ class Lane:
             await self._notes.withheld(report)
         if state.roster.holding(self.name) is None:
             self._begin(seen, observed, made, keys, full=full)
+        else:
+            self._patience.rest()
         self.passes += full
 
     async def _look_at_all(self, seen: Seen, observed: Observed, made: plan.Plan) -> None:
@@ -256,7 +259,7 @@ class Lane:
         sizes: dict[str, int] = {}
         for name, owned in observed.owned.items():
             pool = self._guard.pool(name)
-            sizes[pool] = sizes.get(pool, 0) + len(owned)
+            sizes[pool] = sizes.get(pool, 0) + sum(own.certain for own in owned)
         return sizes
 
     def _begin(self, seen: Seen, observed: Observed, made: plan.Plan, keys: dict[str, None], *, full: bool) -> None:
@@ -264,22 +267,15 @@ class Lane:
         stale = {name for name, tick in self._finished.items() if tick > seen.began}
         # Marked while a step of theirs is under way; those that are started below are looked at as they are now.
         self._again.update(name for name in self._in_flight if full or name in keys)
-        for action in self._startable(made):
+        for action in self._patience.chosen(made.actions, busy=bool(self._in_flight)):
             name = action.worker
             if name in self._in_flight:
                 continue
             if name in stale:
                 self._dirty[name] = None
-            elif name in keys or name not in self._retries:
+            elif name in keys or name not in self._retries or self._patience.away:
                 self._start(action, seen, observed)
         self._again.update(_more_than_once(made.actions))
-
-    def _startable(self, made: plan.Plan) -> tuple[plan.Action, ...]:
-        """All; but of a blind proxy that did not answer one at a time, which is its probe."""
-        if not self._desk.blind or self._desk.record.reachable is not False:
-            return made.actions
-        self._everything_when_back = True
-        return () if self._in_flight else made.actions[:1]
 
     def _look_for_moves(self, observed: Observed) -> None:
         """Ask where the listed workers are now, beside the loop: a provider that is slow holds up no step."""
@@ -322,8 +318,7 @@ class Lane:
         self._note(name, outcome)
         if outcome.evict is not None and outcome.evict.worker not in self._in_flight:
             self._start(outcome.evict, seen, observed)
-        if self._everything_when_back and self._desk.record.reachable is not False:
-            self._everything, self._everything_when_back = True, False
+        self._everything |= self._patience.ended()
         self._wake.set()
 
     def _break(self, exc: BaseException) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Mapping
 from typing import Final
 
@@ -27,6 +28,8 @@ class Notes:
         self._projector = projector
         self._writer = writer
         self._tell = tell
+        self._answering = asyncio.Lock()
+        """At a blind proxy, many calls find out at once."""
         self._drift: tuple[tuple[str, ...], ...] = ((), (), ())
 
     def begin(self) -> None:
@@ -39,15 +42,17 @@ class Notes:
 
     async def reachable(self, version: str | None) -> None:
         """It gave a usable answer."""
-        if self._record.reachable is not True or self._record.version != version:
-            self._tell("proxy.reachable", proxy=self._proxy, version=version)
-            await self._write(ProxyReachable(proxy=self._proxy, version=version))
+        async with self._answering:
+            if self._record.reachable is not True or self._record.version != version:
+                self._tell("proxy.reachable", proxy=self._proxy, version=version)
+                await self._write(ProxyReachable(proxy=self._proxy, version=version))
 
     async def unreachable(self, reason: str) -> None:
         """It gave none."""
-        if self._record.reachable is not False:
-            self._tell("proxy.unreachable", proxy=self._proxy, reason=reason)
-            await self._write(ProxyUnreachable(proxy=self._proxy, reason=reason[:LONGEST_REASON]))
+        async with self._answering:
+            if self._record.reachable is not False:
+                self._tell("proxy.unreachable", proxy=self._proxy, reason=reason)
+                await self._write(ProxyUnreachable(proxy=self._proxy, reason=reason[:LONGEST_REASON]))
 
     async def drift(self, made: Plan, observed: Observed, busy: Collection[str]) -> None:
         """What a full pass found. Workers that are `busy` are on their way."""
