@@ -22,6 +22,7 @@ from rollbook.adapters.cli import (
     init,
     log,
     looking_back,
+    monitor,
     operator,
     plan,
     publish,
@@ -68,6 +69,7 @@ def _commands() -> App:
     commands.command(init.init, help_epilogue=init.EXAMPLE)
     commands.command(check.check, help_epilogue=check.EXAMPLE)
     commands.command(up.up, help_epilogue=up.EXAMPLE)
+    commands.command(monitor.monitor, help_epilogue=monitor.EXAMPLE)
     commands.command(status.status, help_epilogue=status.EXAMPLE)
     commands.command(plan.plan, help_epilogue=plan.EXAMPLE)
     commands.command(reconcile.reconcile, help_epilogue=reconcile.EXAMPLE)

@@ -31,6 +31,8 @@ TICK_SECONDS: Final = 0.01
 IDLE_SECONDS: Final = 0.25
 """The longest pause: after so long a new worker is noticed."""
 LOCATE_SECONDS: Final = 5.0
+HELD_UP_SECONDS: Final = 1.0
+"""A timeout noticed so late says more about the monitor, which was stopped or starved, than about the worker."""
 LONGEST_REASON: Final = 300
 """Letters of a reason in a fact."""
 
@@ -224,7 +226,7 @@ class Monitor:
         """Ask, count, and write down what it amounts to."""
         pool = self._pools[subject.pool]
         try:
-            finding = await _asked(pool, subject)
+            finding = await _asked(pool, subject, self._clock)
             self.stats.probes += 1
             self.stats.failed += finding.outcome not in {Outcome.OK, Outcome.UNKNOWN}
             if subject.deep and finding.outcome is not Outcome.UNKNOWN:
@@ -268,12 +270,15 @@ class Monitor:
             self._tell("monitor.unknown", worker=about, reason=trouble)
 
 
-async def _asked(pool: Watched, subject: Subject) -> Finding:
+async def _asked(pool: Watched, subject: Subject, clock: Clock) -> Finding:
     seconds = pool.policy.deep_timeout if subject.deep else pool.policy.timeout
+    began = clock.monotonic()
     try:
         async with asyncio.timeout(seconds):
             return await pool.check(subject)
     except TimeoutError:
+        if clock.monotonic() - began > seconds + HELD_UP_SECONDS:
+            return Finding(Outcome.UNKNOWN, "the monitor itself was held up")
         return Finding(Outcome.SLOW, f"no answer within {seconds:g} s")
     except Exception as exc:  # noqa: BLE001 - a check is anybody's code
         return Finding(Outcome.UNHEALTHY, f"the check raised {type(exc).__name__}: {exc}"[:LONGEST_REASON])

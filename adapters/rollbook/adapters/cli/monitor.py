@@ -1,0 +1,66 @@
+"""`rollbook monitor`: watches the workers, in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from rollbook.adapters.cli.common import ConfigFile, load_config, run
+from rollbook.adapters.cli.exits import Exit
+from rollbook.adapters.settings import Config, RayProvider
+
+if TYPE_CHECKING:
+    from rollbook.adapters.health import HealthMonitor
+
+EXAMPLE = """\
+Example:
+
+    rollbook monitor -c rollbook.toml
+    rollbook monitor --name monitor-b
+
+Any number may run for one fleet: a verdict counts only if nobody spoke about the worker since its probe began.
+SIGTERM and Ctrl-C stop it cleanly, exit 0."""
+
+Name = Annotated[
+    str | None,
+    Parameter(help="Who watches, in the log and in `status`; by default monitor-HOST-PID.", show_default=False),
+]
+
+
+def monitor(*, config: ConfigFile = None, name: Name = None) -> Exit:
+    """Watch the workers of every pool as its `health` says, and publish who is suspected, down and up.
+
+    It decides nothing about proxies: that is the controller's, which reads what it publishes.
+    """
+    from rollbook.adapters import logs
+
+    found = load_config(config)
+    logs.configure(environ=os.environ, format=found.settings.logs.format, level=found.settings.logs.level)
+    return run(_monitor(found, name))
+
+
+async def _monitor(config: Config, name: str | None) -> Exit:
+    from rollbook.adapters.bootstrap import nats_connection, open_provider
+    from rollbook.adapters.health import HealthMonitor
+
+    settings = config.settings
+    connection = nats_connection(settings.nats, environ=os.environ, directory=config.directory)
+    async with open_provider(settings) as provider:
+        namespace = settings.provider.namespace if isinstance(settings.provider, RayProvider) else None
+        pools = settings.policy().pools
+        await _until_told(HealthMonitor(settings.fleet, connection, provider, pools, name=name, namespace=namespace))
+    return Exit.DONE
+
+
+async def _until_told(watching: HealthMonitor) -> None:
+    from rollbook.adapters.health.monitoring import run_until
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await run_until(watching, stop)

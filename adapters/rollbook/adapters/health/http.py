@@ -1,0 +1,153 @@
+"""Asking over HTTP: a health page, or one generated token. The one place where HTTP's ways of failing become outcomes.
+
+What fails on this side (no file descriptor left, no network, no name resolution) is `UNKNOWN`: a monitor in trouble
+shoots nobody.
+"""
+
+from __future__ import annotations
+
+import errno
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from rollbook.adapters.proxies.http import in_words
+from rollbook.adapters.proxies.identity import stranger
+from rollbook.projections.health.monitor import Subject
+from rollbook.projections.health.policy import HealthPolicy
+from rollbook.projections.health.verdict import OK, Finding, Outcome
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse, ClientSession
+
+_BUSY: Final = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS})
+_OURS: Final = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.ENETDOWN}
+)
+"""Errors of connecting that are about this machine and not about the other."""
+_NO_WAY: Final = frozenset({errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ETIMEDOUT})
+_MODELS: Final = 1 << 20
+"""Bytes of a listing of models."""
+
+
+class HttpProbes:
+    """Asks workers through two sessions, made with the first probe. `close` lets go of them.
+
+    Health pages are asked over connections that are kept: the end of the process ends them, and the next probe then
+    meets whoever listens. A generated token gets a connection of its own, because a POST is never sent twice.
+    """
+
+    def __init__(self) -> None:
+        self._kept: ClientSession | None = None
+        self._fresh: ClientSession | None = None
+
+    def check(self, policy: HealthPolicy, model: str | None) -> HttpCheck:
+        """How the workers of one pool are asked. `model` is the one of which a token is asked, if it is known."""
+        return HttpCheck(self, policy, model)
+
+    def session(self, *, kept: bool) -> ClientSession:
+        """For one probe."""
+        if kept:
+            self._kept = self._kept or _session(force_close=False)
+            return self._kept
+        self._fresh = self._fresh or _session(force_close=True)
+        return self._fresh
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        for session in (self._kept, self._fresh):
+            if session is not None:
+                await session.close()
+        self._kept = self._fresh = None
+
+
+class HttpCheck:
+    """The `Check` of one pool."""
+
+    def __init__(self, probes: HttpProbes, policy: HealthPolicy, model: str | None) -> None:
+        self._probes = probes
+        self._path = policy.path
+        self._deep = policy.deep
+        self._model = model
+
+    async def __call__(self, subject: Subject) -> Finding:
+        """One GET, or one POST that generates a token."""
+        import aiohttp
+
+        asked = ""
+        try:
+            if not subject.deep:
+                asked = f"GET {subject.url}{self._path}"
+                session = self._probes.session(kept=True)
+                async with session.get(subject.url + self._path, allow_redirects=False) as response:
+                    return _finding(asked, response, subject)
+            session = self._probes.session(kept=False)
+            path, body = await self._question(session, subject)
+            asked = f"POST {subject.url}{path}"
+            async with session.post(subject.url + path, json=body, allow_redirects=False) as response:
+                return _finding(asked, response, subject)
+        except aiohttp.ClientConnectorError as exc:
+            return Finding(_unconnected(exc), f"{asked} failed: {in_words(exc)}")
+        except TimeoutError:
+            raise
+        except (aiohttp.ClientError, OSError, ValueError) as exc:
+            return Finding(Outcome.UNHEALTHY, f"{asked} failed: {in_words(exc)}")
+
+    async def _question(self, session: ClientSession, subject: Subject) -> tuple[str, dict[str, Any]]:
+        """What makes a server of this kind generate one token."""
+        if self._deep == "sglang":
+            return "/generate", {"text": "1", "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
+        model = self._model or await _first_model(session, subject.url)
+        return "/v1/completions", {"model": model, "prompt": "1", "max_tokens": 1, "temperature": 0}
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+async def _first_model(session: ClientSession, url: str) -> str:
+    """The model that a server offers first. Raises `ValueError` if it offers none."""
+    async with session.get(f"{url}/v1/models", allow_redirects=False) as response:
+        body = await response.content.read(_MODELS)
+    try:
+        return msgspec.json.decode(body, type=_Models).data[0].id
+    except (msgspec.MsgspecError, UnicodeDecodeError, IndexError) as exc:
+        raise ValueError("/v1/models names no model") from exc
+
+
+def _session(*, force_close: bool) -> ClientSession:
+    import aiohttp
+
+    return aiohttp.ClientSession(
+        timeout=aiohttp.ClientTimeout(total=None),  # the monitor bounds every probe
+        connector=aiohttp.TCPConnector(limit=0, force_close=force_close),
+        cookie_jar=aiohttp.DummyCookieJar(),
+    )
+
+
+def _finding(asked: str, response: ClientResponse, subject: Subject) -> Finding:
+    identity = subject.located.identity
+    if identity is not None and identity.header is not None:
+        told = response.headers.get(identity.header)
+        if told is not None and told != identity.value:
+            return Finding(Outcome.UNHEALTHY, stranger(asked, identity, told))
+    if response.status == HTTPStatus.OK:
+        return OK
+    outcome = Outcome.BUSY if response.status in _BUSY else Outcome.UNHEALTHY
+    return Finding(outcome, f"{asked} answered {response.status}")
+
+
+def _unconnected(exc: Any) -> Outcome:
+    """What it means that no connection came about."""
+    import aiohttp
+
+    if exc.errno == errno.ECONNREFUSED:
+        return Outcome.REFUSED
+    if isinstance(exc, aiohttp.ClientConnectorDNSError) or exc.errno in _OURS:
+        return Outcome.UNKNOWN
+    return Outcome.SLOW if exc.errno in _NO_WAY else Outcome.UNHEALTHY
