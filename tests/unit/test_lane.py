@@ -191,15 +191,15 @@ async def test_a_lower_bar_admits_at_once_whoever_waited():
 async def test_no_more_adds_at_once_than_the_proxy_takes():
     fleet = Fleet(capabilities=msgspec.structs.replace(AS_SGLANG, adds_in_flight=2))
     fleet.proxy.faults = ProxyFaults(slowest_job=0.2)
+    under_way: list[int] = [0]
+    fleet.proxy.on_call = lambda verb, _: under_way.append(under_way[-1] + (verb == "add"))
+    fleet.proxy.on_effect = lambda effect, _: under_way.append(under_way[-1] - (effect == "listed"))
     await fleet.start()
     for number in range(12):
         await fleet.up(f"rollout-{number}-0", port=8000 + number)
     await fleet.until(lambda: len(fleet.facts(Registered)) == 12)
-    under_way = most = 0
-    for recorded in fleet.recorded():
-        under_way += isinstance(recorded.fact, Registering) - isinstance(recorded.fact, Registered)
-        most = max(most, under_way)
-    assert most == 2
+    assert max(under_way) == 2
+    assert under_way[-1] == 0
 
 
 @on_virtual_time

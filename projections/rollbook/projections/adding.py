@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from typing import Final
 
 from rollbook.projections.admission import PROBES_IN_FLIGHT, Site
 from rollbook.projections.desk import Desk
 from rollbook.projections.gates import Held
 from rollbook.projections.listing import Seen
 from rollbook.projections.observed import Observed
-from rollbook.projections.outcomes import FINISHED, FOLLOW, RETRY, About, Outcome, held_back
+from rollbook.projections.outcomes import FINISHED, RETRY, About, Outcome, held_back
 from rollbook.projections.plan import Add, Remove
 from rollbook.projections.ports import Answer, Entry, Failed, Pending, Target, Unsupported
+
+INTENTS_AHEAD: Final = 2
+"""Intents that may stand in the log for each add in flight, so that no slot is idle while the log is written to."""
 
 
 class Adding:
     """Adds at one proxy: never more at once than it takes, and at most half of them second tries.
 
-    A worker that cannot be added holds its slot for as long as the router tries; so those that failed before never
-    hold back those that have not been tried.
+    A slot is held from the call until the entry is seen, and for no write to the log. A worker that cannot be added
+    holds its slot for as long as the router tries; so those that failed before never hold back those that have not been
+    tried.
     """
 
     def __init__(self, desk: Desk) -> None:
@@ -31,6 +36,7 @@ class Adding:
         slots = desk.proxy.capabilities.adds_in_flight
         self._probes = asyncio.Semaphore(PROBES_IN_FLIGHT)
         self._slots = asyncio.Semaphore(slots)
+        self._intents = asyncio.Semaphore(INTENTS_AHEAD * slots)
         self._second_tries = asyncio.Semaphore(max(1, slots // 2))
 
     async def add(self, action: Add, seen: Seen, observed: Observed, *, again: bool) -> Outcome:
@@ -49,10 +55,7 @@ class Adding:
         if not desk.urls.usable(site.url, seen):
             return RETRY
         with desk.urls.changing(site.url):
-            async with contextlib.AsyncExitStack() as turn:
-                if again:
-                    await turn.enter_async_context(self._second_tries)
-                await turn.enter_async_context(self._slots)
+            async with self._second_tries if again else contextlib.nullcontext(), self._intents:
                 return await self._add_now(action, site)
 
     def _left_behind(self, action: Add, site: Site, observed: Observed) -> Remove | None:
@@ -66,26 +69,37 @@ class Adding:
         return None
 
     async def _add_now(self, action: Add, site: Site) -> Outcome:
-        """With a slot: the address is asked for once more, because waiting for the slot took its time [I6]."""
         desk = self._desk
         if desk.on_hold() is not None:
             return FINISHED
-        again = await desk.locate(_life(action))
-        if again != site:
-            return held_back(again) if isinstance(again, Held) else FOLLOW
         about = About(action.worker, action.incarnation, site.url)
-        target = self._target(about, site)
         intent = await desk.recorder.registering(about, "belongs here, is not listed")
-        against = desk.unwanted(*_life(action)) or desk.on_hold()
-        if against is not None:
-            return await desk.recorder.not_called(about, intent, "register", against)
-        answer = await desk.call(lambda: desk.proxy.add(target), "add")
+        async with self._slots:
+            against = await self._against(action, site)
+            if against is not None:
+                return await desk.recorder.not_called(about, intent, "register", against)
+            target = self._target(about, site)
+            answer = await desk.call(lambda: desk.proxy.add(target), "add")
+            refused = isinstance(answer, Failed | Unsupported)
+            reason = None if refused else await self._not_seen(target, answer)
         if isinstance(answer, Failed | Unsupported):
             return await desk.recorder.refused(about, intent, "register", answer)
-        if (reason := await self._not_seen(target, answer)) is not None:
+        if reason is not None:
             return await desk.recorder.failed(about, intent, "register", reason)
         desk.urls.settled(site.url)
         return await desk.recorder.registered(about, intent)
+
+    async def _against(self, action: Add, site: Site) -> str | None:
+        """Why the call is not made, now that there is a slot: waiting for it took its time.
+
+        So the address is asked for once more [I6], and the roster last [I2].
+        """
+        again = await self._desk.locate(_life(action))
+        if isinstance(again, Held):
+            return str(again)
+        if again != site:
+            return f"it is at {again.url} now"
+        return self._desk.unwanted(*_life(action)) or self._desk.on_hold()
 
     def _target(self, about: About, site: Site) -> Target:
         worker = self._desk.state.roster.workers.get(about.worker)
