@@ -21,7 +21,7 @@ from rollbook.events import (
     WorkerSuspended,
     WorkerUncordoned,
 )
-from rollbook.projections.ports import Failed
+from rollbook.projections.ports import Failed, ProxyUnavailable
 
 DRAINS = msgspec.structs.replace(AS_SGLANG, drain=True)
 
@@ -167,3 +167,19 @@ async def test_a_drain_that_fails_is_no_reason_to_keep_it():
     fleet.proxy.drain = no
     await fleet.say(WorkerCordoned(worker=W, **BY))
     await fleet.until(lambda: not fleet.proxy.listed, 2)
+
+
+@on_virtual_time
+async def test_a_drain_whose_answer_is_lost_is_waited_for_all_the_same():
+    """The router may have begun it; and if it has not, the requests that run are to have their time nevertheless."""
+    fleet = await busy()
+
+    async def lost(entry):
+        raise ProxyUnavailable("the answer was lost")
+
+    fleet.proxy.drain = lost
+    await fleet.say(WorkerCordoned(worker=W, **BY))
+    await asyncio.sleep(20)
+    assert changes(fleet) == []
+    fleet.proxy.load(fleet.proxy.listed[0], 0)
+    await fleet.until(lambda: fleet.facts(Deregistered), 2)

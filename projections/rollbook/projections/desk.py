@@ -13,7 +13,7 @@ from rollbook.projections.ledger import ProxyRecord
 from rollbook.projections.listing import Reader, bounded
 from rollbook.projections.notes import Notes
 from rollbook.projections.observed import Life
-from rollbook.projections.outcomes import NotCalled, Recorder
+from rollbook.projections.outcomes import NoAnswer, NotCalled, Recorder
 from rollbook.projections.policy import Policy
 from rollbook.projections.ports import Answer, Failed, Pending, Proxy, ProxyUnavailable
 from rollbook.projections.projector import Projector
@@ -88,7 +88,7 @@ class Desk:
         except ProxyUnavailable as exc:
             if self.blind:
                 await self._notes.unreachable(str(exc))
-            return Failed(f"no answer, effect unknown: {exc}")
+            return NoAnswer(f"no answer, effect unknown: {exc}")
         if self.blind:
             await self._notes.reachable(None)
         return answer

@@ -35,6 +35,10 @@ class NotCalled(Failed, frozen=True, gc=False):
     """The call was not made, because it might still be under way when the lease ends [I7]."""
 
 
+class NoAnswer(Failed, frozen=True, gc=False):
+    """The proxy gave no usable answer: the call may have worked, and may still work."""
+
+
 LONGEST_REASON: Final = 500
 """Letters of a reason that a fact takes over. Those of operators, workers and routers can be of any length."""
 

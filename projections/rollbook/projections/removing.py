@@ -14,7 +14,7 @@ from rollbook.projections.evidence import Ground
 from rollbook.projections.gates import Held
 from rollbook.projections.guard import Guard
 from rollbook.projections.listing import Seen
-from rollbook.projections.outcomes import FINISHED, RETRY, About, Outcome
+from rollbook.projections.outcomes import FINISHED, RETRY, About, NoAnswer, NotCalled, Outcome
 from rollbook.projections.plan import Remove
 from rollbook.projections.ports import Failed, Pending, Unsupported
 
@@ -153,7 +153,11 @@ class Removing:
         if await self._drained_enough(action) is not None:
             return False
         answer = await desk.call(lambda: desk.proxy.drain(action.entry), "drain")
-        if isinstance(answer, Failed | Unsupported) or desk.blind:
+        if isinstance(answer, NotCalled):
+            return False
+        # Without an answer it may drain; and also if it does not, the requests that run have their time.
+        refused = isinstance(answer, Failed | Unsupported) and not isinstance(answer, NoAnswer)
+        if refused or desk.blind:
             return True
         await desk.reader.until(
             lambda seen: seen.running(action.entry) == 0,
