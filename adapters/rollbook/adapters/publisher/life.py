@@ -79,6 +79,11 @@ class Life:
         """The number, or None until the log has given it."""
         return self._number.value or None
 
+    @property
+    def being_numbered(self) -> bool:
+        """Whether its first fact is on its way to the log, which numbers it."""
+        return not self._number.value and self._first is not None and self._first.error is None
+
     async def numbered(self) -> int:
         """Wait for the number. Raises what its first fact ended with, or `PublisherError` if there is none yet."""
         while not self._number.value:

@@ -12,9 +12,10 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, Unpack
 
 from rollbook.adapters.publisher.entry import Fence
 from rollbook.adapters.publisher.errors import PublisherError, PublisherMisconfigured, WouldBlock
@@ -27,14 +28,20 @@ from rollbook.events import (
     InvalidFact,
     WorkerDown,
     WorkerFact,
+    WorkerResumed,
     WorkerStarted,
+    WorkerSuspended,
     WorkerUp,
     validate_name,
 )
 from rollbook.events.facts.base import MAX_INTEGER
+from rollbook.events.times import rfc3339
 
 if TYPE_CHECKING:  # nats-py takes a third of a second to import, so only a publisher that is made pays for it
     from rollbook.adapters.jetstream.connection import Connection
+
+LONGEST_TTL: Final = 7 * 86_400.0
+"""Seconds for which workers can be suspended at once."""
 
 
 class Publisher:
@@ -141,6 +148,34 @@ class Publisher:
         if number and life is not None and life.incarnation == number and ends_for_good(down):
             life.ended = True
         return receipt
+
+    def suspend(self, workers: Iterable[str], *, reason: str, ttl: float) -> tuple[Receipt[int], ...]:
+        """They sleep on purpose (weight update, offload): not asked, not dead, and routed only where the pool says so.
+
+        A lease in the log: it ends by `resume`, with the worker's life, or by itself after `ttl` seconds, so that who
+        dies while holding it leaves nobody asleep for ever. Suspend again before that to hold it longer. It is about
+        each worker's life at this moment; a receipt ends in `IncarnationUnknown` where that cannot be found out now.
+        Raises `InvalidName` before anybody is suspended, and `PublisherMisconfigured` for a `ttl` that is no time.
+        """
+        if not 0 < ttl <= LONGEST_TTL:
+            raise PublisherMisconfigured(f"ttl is {ttl}; give seconds, above 0 and at most {LONGEST_TTL:g} (a week)")
+        return self._say_now(workers, WorkerSuspended, reason=reason, until=rfc3339(time.time() + ttl))
+
+    def resume(self, workers: Iterable[str], *, reason: str = "") -> tuple[Receipt[int], ...]:
+        """They are awake again. As `suspend`, which it ends."""
+        return self._say_now(workers, WorkerResumed, reason=reason)
+
+    def _say_now(self, workers: Iterable[str], fact: type[WorkerFact], **fields: Any) -> tuple[Receipt[int], ...]:
+        """About the life of each that is the current one at this moment, whoever began it."""
+        names = [validate_name("worker", name) for name in workers]
+        receipts: list[Receipt[int]] = []
+        for name in names:
+            life = self._lives.get(name)
+            if life is not None and life.being_numbered:
+                receipts.append(life.say(fact, **fields))
+            else:
+                receipts.append(self._accept(fact(worker=name, incarnation=0, **fields), ask=True))
+        return tuple(receipts)
 
     def publish(self, fact: Fact) -> Receipt[int]:
         """Any fact, as it is; a worker's fact without `seen` gets what this publisher knows.
