@@ -1,6 +1,7 @@
 """Three nats-servers, R3: what their leader's death under load costs. Nothing acknowledged, and one election."""
 
 import asyncio
+import hashlib
 import random
 import signal
 import threading
@@ -25,7 +26,7 @@ from rollbook.adapters.static import StaticProvider
 from rollbook.events import Codec, LeadershipTaken, WorkerStarted, WorkerUp, stream_name
 from rollbook.projections.controller import Controller
 from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy, ReconcilePolicy
-from rollbook.projections.ports import HostAndPort, LogUnavailable
+from rollbook.projections.ports import HostAndPort, LogUnavailable, Snapshot
 from rollbook.projections.resources import Resources
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
@@ -33,6 +34,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 FLEET = "f"
 STREAM = stream_name(FLEET)
 BUCKET = f"KV_ROLLBOOK_{FLEET}_leader"
+OBJECTS = f"OBJ_ROLLBOOK_{FLEET}_snapshots"
 PATIENCE = 60.0
 LEASE = 5.0
 WORKERS = [f"rollout-{number}-0" for number in range(400)]
@@ -202,6 +204,39 @@ async def test_the_leader_of_the_log_or_of_the_lease_dies_under_load(cluster, ho
     assert epochs == sorted(set(epochs))
     assert len(epochs) <= 2, "one takeover at the most"
     record_property("seconds until the controller acted again", round(acting_again, 2))
+
+
+async def test_what_was_kept_once_is_kept_three_times_when_that_is_wanted(tmp_path):
+    with running_cluster(tmp_path) as cluster:
+        client = await cluster.ready()
+        try:
+            for replicas, wanted in ((1, 1), (3, 3), (1, 3)):
+                await provision(client, FLEET, replicas=replicas, timeout=PATIENCE)
+                leadership = JetStreamLeadership(client, FLEET, replicas=replicas, lease=PATIENCE)
+                await patiently(leadership.acquire, "one")
+                assert await leadership.release()
+                snapshots = JetStreamSnapshots(client, FLEET, replicas=replicas, timeout=PATIENCE)
+                body = f"state {replicas}".encode()
+                snapshot = Snapshot("log", 1, replicas, "id", hashlib.sha256(body).hexdigest(), body)
+                await patiently(snapshots.save, snapshot)
+                kept = [await replicas_of(client, name) for name in (STREAM, BUCKET, OBJECTS)]
+                assert kept == [wanted] * 3
+        finally:
+            await client.close()
+
+
+async def patiently(call, what):
+    """A stream that was made or raised a moment ago may have no leader yet."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                return await call(what)
+            except LogUnavailable:
+                await asyncio.sleep(0.1)
+
+
+async def replicas_of(client, stream):
+    return (await question(client, f"STREAM.INFO.{stream}", timeout=PATIENCE))["config"]["num_replicas"]
 
 
 def _look(value):

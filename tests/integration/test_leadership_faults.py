@@ -163,7 +163,7 @@ async def test_an_owner_stops_before_anybody_else_can_begin(server, contender):
     first = await one.acquire("one")
     server.pause()
     async with asyncio.timeout(DEADLINE):
-        assert await one.lost() == "it could not be renewed within 1 s"
+        assert await one.lost() == "it could not be renewed within 0.9 s"
     server.resume()
     assert await acquire_when_free(two, "two") > first
 
@@ -216,7 +216,7 @@ async def test_another_time_to_live_is_taken_over_when_it_is_free(client, conten
     await one.release()
     await contender(2.0).acquire("two")
     config = (await question(client, f"STREAM.INFO.{STREAM}", timeout=DEADLINE))["config"]
-    assert config["max_age"] == 2_000_000_000
+    assert config["max_age"] == 1_800_000_000
 
 
 async def test_an_outage_is_told(server, contender):

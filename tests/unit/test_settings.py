@@ -299,12 +299,12 @@ def test_static_addresses(tmp_path):
             GOOD + "call_deadline = 4\n[leadership]\nlease = 4.5",
             [
                 (
-                    "reconcile.call_deadline: is 3 s; no call may outlast a lease of 4.5 s. Write at most 2.7, or raise "
-                    "leadership.lease to 5"
+                    "reconcile.call_deadline: is 3 s; no call may outlast a lease of 4.5 s. Write at most 2.7, or "
+                    "raise leadership.lease to 5"
                 ),
                 (
-                    "proxies[0].call_deadline: is 4 s; no call may outlast a lease of 4.5 s. Write at most 2.7, or raise "
-                    "leadership.lease to 6.66667"
+                    "proxies[0].call_deadline: is 4 s; no call may outlast a lease of 4.5 s. Write at most 2.7, or "
+                    "raise leadership.lease to 6.66667"
                 ),
             ],
         ),

@@ -22,6 +22,7 @@ import structlog
 from rollbook.adapters.jetstream import api
 from rollbook.adapters.jetstream.api import Refused, publish, question
 from rollbook.adapters.jetstream.client import Client
+from rollbook.adapters.jetstream.provision import replicate
 from rollbook.events import validate_name
 from rollbook.events.times import rfc3339
 from rollbook.projections.ending import end
@@ -30,7 +31,9 @@ from rollbook.projections.ports import AlreadyLed, LogMisconfigured, LogUnavaila
 _log = structlog.get_logger(__name__)
 
 LEASE: Final = 5.0
-"""Seconds after which a claim that is not renewed is free."""
+"""Seconds within which somebody else acts after its owner has died."""
+CLAIM: Final = 0.9
+"""The part of a lease that a claim lasts which is not renewed; the rest is for who waits to see it and to take over."""
 RENEWALS: Final = 5
 """Within one lease: most of it is always left, and two that fail in a row stop no admin call."""
 LOOKS: Final = 20
@@ -70,6 +73,7 @@ class JetStreamLeadership:
         self._key = f"$KV.{bucket}.leader"
         self._replicas = replicas
         self._lease = lease
+        self._lasts = lease * CLAIM
         self._timeout = lease / 3
         self._token = secrets.token_hex(8)
         self._claim: _Claim | None = None
@@ -141,7 +145,7 @@ class JetStreamLeadership:
         try:
             return await self._give_back(claim)
         except (LogUnavailable, Refused) as exc:
-            _log.warning("leadership.not_released", fleet=self._fleet, free_after=self._lease, error=str(exc))
+            _log.warning("leadership.not_released", fleet=self._fleet, free_after=self._lasts, error=str(exc))
             return False
 
     async def holder(self) -> tuple[str, str] | None:
@@ -170,7 +174,7 @@ class JetStreamLeadership:
         while True:
             left = self._good_until - _now()
             if left <= 0:
-                self._lose(f"it could not be renewed within {self._lease:g} s")
+                self._lose(f"it could not be renewed within {self._lasts:g} s")
                 return
             await asyncio.sleep(min(pause, left))
             try:
@@ -234,7 +238,7 @@ class JetStreamLeadership:
         sent = _now()
         headers = {api.EXPECTED_SEQUENCE: str(revision)}
         ack = await publish(self._client, self._key, msgspec.json.encode(claim), headers, timeout=self._timeout)
-        self._revision, self._good_until = ack.seq, sent + self._lease
+        self._revision, self._good_until = ack.seq, sent + self._lasts
         return ack.seq
 
     async def _holder(self) -> tuple[int, _Claim | None]:
@@ -263,8 +267,8 @@ class JetStreamLeadership:
             "storage": "file",
             "discard": "new",
             "max_msgs_per_subject": 1,
-            "max_age": int(self._lease * _NANO),
-            "duplicate_window": int(self._lease * _NANO),
+            "max_age": int(self._lasts * _NANO),
+            "duplicate_window": int(self._lasts * _NANO),
             "num_replicas": self._replicas,
             "allow_rollup_hdrs": True,
             "allow_direct": True,
@@ -276,6 +280,9 @@ class JetStreamLeadership:
             if exc.err_code != api.STREAM_EXISTS:
                 raise LogMisconfigured(f"bucket {self._stream} cannot be made: {exc.description}") from exc
             try:
+                await replicate(self._client, self._stream, self._replicas, timeout=self._timeout)
+                found = await question(self._client, f"STREAM.INFO.{self._stream}", timeout=self._timeout)
+                config["num_replicas"] = found["config"]["num_replicas"]
                 await question(self._client, f"STREAM.UPDATE.{self._stream}", config, timeout=self._timeout)
             except Refused as again:
                 raise LogMisconfigured(f"bucket {self._stream} cannot be mended: {again.description}") from again

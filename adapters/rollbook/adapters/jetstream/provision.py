@@ -6,6 +6,7 @@ One that drops facts is not: somebody chose it, and mending it silently would hi
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ import structlog
 from rollbook.adapters.jetstream.api import NO_STREAM, STREAM_EXISTS, Refused, question
 from rollbook.adapters.jetstream.client import Client
 from rollbook.events import stream_name, stream_subjects
-from rollbook.projections.ports import LogMisconfigured
+from rollbook.projections.ports import LogMisconfigured, LogUnavailable
 
 _log = structlog.get_logger(__name__)
 
@@ -22,6 +23,8 @@ DUPLICATE_WINDOW: Final = 120
 """Seconds within which an id that is stored already is recognised."""
 _NANO: Final = 1_000_000_000
 _ATTEMPTS: Final = 3
+_LOOK: Final = 0.1
+"""Seconds between two looks at how far the replicas are."""
 
 Settings = dict[str, Any]
 
@@ -120,11 +123,48 @@ async def provision(client: Client, fleet: str, *, replicas: int = 1, timeout: f
         except Refused as exc:
             raise _misconfigured(name, f"cannot be mended: {told}; the server says: {exc.description}") from exc
         _log.warning("log.stream.mended", stream=name, settings=sorted(changes))
+        if "num_replicas" in changes:
+            await _settled(client, name, timeout)
     raise _misconfigured(
         name,
         f"does not keep the settings that it needs ({', '.join(sorted(changes)) or 'it vanishes'}): either somebody "
         "else changes it too, or the server is older than 2.12",
     )
+
+
+async def replicate(client: Client, name: str, replicas: int, *, timeout: float) -> bool:
+    """Raise the replicas of a stream to at least so many; False if there is no such stream.
+
+    Raises `LogMisconfigured` (the cluster has too few servers) or `LogUnavailable`.
+    """
+    found = await _existing(client, name, timeout)
+    if found is None:
+        return False
+    if found.get("num_replicas", 1) < replicas:
+        try:
+            await question(client, f"STREAM.UPDATE.{name}", found | {"num_replicas": replicas}, timeout=timeout)
+        except Refused as exc:
+            raise _misconfigured(name, f"cannot be kept {replicas} times: {exc.description}") from exc
+        await _settled(client, name, timeout)
+    return True
+
+
+async def _settled(client: Client, name: str, timeout: float) -> None:
+    """Wait until all replicas have the whole stream. What is published before is answered by nobody."""
+    try:
+        async with asyncio.timeout(timeout):
+            while True:
+                info = await question(client, f"STREAM.INFO.{name}", timeout=timeout)
+                cluster = info.get("cluster") or {}
+                replicas = cluster.get("replicas") or []
+                enough = len(replicas) + 1 >= info["config"].get("num_replicas", 1)
+                if cluster.get("leader") and enough and all(one.get("current") for one in replicas):
+                    return
+                await asyncio.sleep(_LOOK)
+    except TimeoutError as exc:
+        raise LogUnavailable(
+            f"stream {name} is not on its new replicas within {timeout:g} s; try again"
+        ) from exc
 
 
 async def _existing(client: Client, name: str, timeout: float) -> Settings | None:

@@ -27,6 +27,7 @@ from rollbook.adapters.jetstream import api
 from rollbook.adapters.jetstream.api import Refused, question
 from rollbook.adapters.jetstream.client import Client
 from rollbook.adapters.jetstream.direct import page
+from rollbook.adapters.jetstream.provision import replicate
 from rollbook.events import validate_name
 from rollbook.projections.keeping import Mark, superfluous
 from rollbook.projections.policy import SnapshotPolicy
@@ -84,8 +85,10 @@ class JetStreamSnapshots:
             gone = superfluous(kept, Mark(snapshot.identity, snapshot.sequence, newest + 1), self._keep)
             slot = gone[0] if gone else _free(written)
             async with asyncio.timeout(self._timeout):
-                config = ObjectStoreConfig(description="Rollbook: snapshots of the fold", replicas=self._replicas)
-                store = await self._js.create_object_store(self._bucket, config)
+                if not await replicate(self._client, self._stream, self._replicas, timeout=self._timeout):
+                    config = ObjectStoreConfig(description="Rollbook: snapshots of the fold", replicas=self._replicas)
+                    await self._js.create_object_store(self._bucket, config)
+                store = await self._js.object_store(self._bucket)
                 await store.put(slot, content, ObjectMeta(headers=headers))
             for name in gone[1:]:
                 await self._purge(self._subject_of(name))

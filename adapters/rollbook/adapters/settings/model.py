@@ -121,7 +121,8 @@ class LeadershipSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The right to act for the fleet, which one controller has at a time; others stand by."""
 
     lease: float = 5.0
-    """Seconds, at least 1: for so long nobody acts after a controller has died. It is renewed five times in that time.
+    """Seconds, at least 1: another controller acts within so long after one has died. It is renewed five times in that
+    time.
     At least 5/3 of every `call_deadline`, because no admin call begins that might outlast it, and one renewal that
     fails is to stop none. The same for all controllers of a fleet."""
 
