@@ -133,6 +133,11 @@ _FACTS: tuple[Fact, ...] = (
 EXAMPLES: dict[str, Fact] = {type_of(fact): fact for fact in _FACTS}
 """CloudEvents type → an example of it."""
 
+OLDER: dict[str, Fact] = {
+    "rollbook.proxy.removal_withheld.v1": EXAMPLES["rollbook.proxy.removal_withheld.v2"],
+}
+"""Older type → what the bytes that were kept of it are read as."""
+
 
 def encode(fact: Fact) -> bytes:
     """The bytes of an example."""

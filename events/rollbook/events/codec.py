@@ -1,7 +1,7 @@
 """Facts as bytes: CloudEvents 1.0, structured JSON, and back, whatever the bytes are.
 
 Decoding goes the straight way first (one msgspec call per envelope, one for the data). Whatever fails there is
-explained in full by `_explain`, which only bad input pays for. Older versions are upcast in `Codec.upcasters`.
+explained in full by `_explain`, which only bad input pays for. Older versions are lifted by `upcasters`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,10 @@ from rollbook.events.facts import FACTS, Fact, OperatorWorkerFact, ProxyFact, Un
 from rollbook.events.names import validate_name
 from rollbook.events.recorded import Recorded
 from rollbook.events.subjects import entity_of, parse_subject, subject_of
+from rollbook.events.upcasters import UPCASTERS, Upcaster
 
 MAX_PAYLOAD: Final = 900_000
 """Bytes. NATS takes 1 MiB with headers; a larger fact is refused before it is sent and quarantined when read."""
-
-Upcaster = Callable[[dict[str, Any]], tuple[str, dict[str, Any]]]
-"""Takes the data of an older version and returns the next version's type and data. Whatever it raises on data that
-does not suit it quarantines the message."""
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
@@ -84,11 +81,11 @@ class Codec:
     type that this version knows comes out.
     """
 
-    def __init__(self, fleet: str, *, upcasters: Mapping[str, Upcaster] | None = None) -> None:
+    def __init__(self, fleet: str, *, upcasters: Mapping[str, Upcaster] = UPCASTERS) -> None:
         self.fleet = validate_name("fleet", fleet)
         self._root = f"rollbook.{fleet}."
         self._source = f"rollbook://{fleet}/"
-        self._upcasters = dict(upcasters or {})
+        self._upcasters = upcasters
 
     def draft(self, fact: Fact, *, id: str, time: str, publisher: str) -> Draft:  # noqa: A002 - CloudEvents' word
         """Encode `fact`. `id` is a UUIDv7, `time` RFC 3339. Raises `InvalidFact`, `InvalidName` or `InvalidSubject`."""

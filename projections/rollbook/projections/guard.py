@@ -25,7 +25,7 @@ from rollbook.projections.ports import Clock
 from rollbook.projections.projector import Projector
 from rollbook.projections.roster import Roster
 
-NO_POOL = "-"
+NO_POOL = ""
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False):
@@ -161,8 +161,9 @@ class Guard:
 
     def _why(self, pool: str) -> str:
         allowed = self._budget.allowed(pool, self._clock.monotonic())
+        whose = f"pool {pool}" if pool else "the workers of no known pool"
         return (
-            f"it answers, and more than {allowed} of pool {pool} would go within {WINDOW:g} s on evidence that "
+            f"it answers, and more than {allowed} of {whose} would go within {WINDOW:g} s on evidence that "
             "nobody saw for certain"
         )
 

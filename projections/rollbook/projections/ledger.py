@@ -95,7 +95,7 @@ class ProxyRecord(msgspec.Struct, gc=False):
     foreign: tuple[str, ...] = ()
     """URLs in the last drift that Rollbook did not put there."""
     withheld: dict[str, tuple[str, ...]] = {}
-    """By pool: workers whose removal the budget withholds."""
+    """By pool, `""` for no known one: workers whose removal the budget withholds."""
     ghosts: dict[str, Ghost] = {}
     """By URL: whose entry it is if one appears there, where a proxy keeps no tags. Until somebody registers there."""
 
@@ -132,9 +132,9 @@ class Ledger(msgspec.Struct, gc=False):
             case DriftFound():
                 record.foreign = fact.foreign
             case RemovalWithheld():
-                record.withheld.pop(fact.pool, None)
+                record.withheld.pop(fact.pool or "", None)
                 if fact.workers:
-                    record.withheld[fact.pool] = fact.workers
+                    record.withheld[fact.pool or ""] = fact.workers
             case _:  # a LeadershipTaken that is outranked; what an exclusive proxy lost
                 pass
         return NOTHING

@@ -74,7 +74,7 @@ class Notes:
             workers = names[:MOST_NAMED]
             if workers != known.get(pool, ()):
                 self._tell("proxy.removal_withheld", proxy=self._proxy, pool=pool, workers=workers, budget=budget)
-                await self._write(RemovalWithheld(proxy=self._proxy, pool=pool, workers=workers, budget=budget))
+                await self._write(RemovalWithheld(proxy=self._proxy, pool=pool or None, workers=workers, budget=budget))
 
     async def _write(self, fact: Fact) -> None:
         await self._projector.passed(await self._writer.write(fact))

@@ -118,7 +118,7 @@ class Metrics:
             case DriftFound() if fact.proxy in self._proxies:
                 self.drift[fact.proxy] = fact
             case RemovalWithheld() if fact.proxy in self._proxies:
-                self.withheld.setdefault(fact.proxy, {})[fact.pool] = len(fact.workers)
+                self.withheld.setdefault(fact.proxy, {})[fact.pool or ""] = len(fact.workers)
             case _:
                 pass
 

@@ -75,8 +75,10 @@ class DriftFound(ProxyFact, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
 class RemovalWithheld(ProxyFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Inferred removals went beyond the budget; these workers answered a probe and stay. Written on change only."""
 
-    pool: Name
-    """`-` for workers of no known pool."""
+    VERSION: ClassVar[int] = 2
+
+    pool: Name | None = None
+    """Left out: workers of no known pool. (Version 1 said `-`.)"""
     workers: tuple[Name, ...]
     """None of them: nobody of this pool is withheld any more."""
     budget: Count
