@@ -33,11 +33,16 @@ class Refusal(msgspec.Struct):
 
 
 class WorkersReader:
-    """Reads the listings of one router. Keeps only how many entries it could not read, to say so on change."""
+    """Reads the listings of one router.
+
+    Keeps how many entries it could not read, to say so on change, and the entries of the last listing by their bytes:
+    while many workers come back, the router is listed again and again, and nearly all that it lists is as before.
+    """
 
     def __init__(self, proxy: str) -> None:
         self._proxy = proxy
         self._unreadable = 0
+        self._last: dict[bytes, Entry] = {}
 
     def entries(self, reply: Reply, kind: type[W], entry: Callable[[W], Entry]) -> tuple[Entry, ...]:
         """All of a listing; each worker is decoded as `kind`. What cannot be read is counted and hides no other.
@@ -50,12 +55,20 @@ class WorkersReader:
         if len(workers) > MOST_ENTRIES:
             raise reply.unusable(f"it lists {len(workers)} workers, {MOST_ENTRIES} can be read; is admin_url right?")
         entries: list[Entry] = []
+        read: dict[bytes, Entry] = {}
         unreadable = 0
         for raw in workers:
-            try:
-                entries.append(entry(msgspec.json.decode(raw, type=kind)))
-            except msgspec.DecodeError:
-                unreadable += 1
+            text = bytes(raw)
+            found = self._last.get(text)
+            if found is None:
+                try:
+                    found = entry(msgspec.json.decode(text, type=kind))
+                except msgspec.DecodeError:
+                    unreadable += 1
+                    continue
+            read[text] = found
+            entries.append(found)
+        self._last = read
         if unreadable != self._unreadable:
             self._unreadable = unreadable
             _log.warning("proxy.listing.unreadable_entries", proxy=self._proxy, entries=unreadable)
