@@ -7,10 +7,11 @@ import pytest
 from support.core import CODEC, FLEET
 from support.fleet import Fleet, on_virtual_time
 
+from rollbook.adapters.memory import virtual
 from rollbook.adapters.memory.faults import LogFaults
 from rollbook.events import Draft, LeadershipTaken, ProxyReachable
 from rollbook.events.subjects import proxy_subject
-from rollbook.projections.authority import Deposed
+from rollbook.projections.authority import Deposed, LeadershipLost
 from rollbook.projections.projector import Projector
 from rollbook.projections.resources import Resources
 from rollbook.projections.writer import MOST_IN_A_BATCH, FencedWriter
@@ -215,3 +216,73 @@ async def test_who_is_deposed_writes_no_second_fact_either():
         with pytest.raises(Deposed):
             await one.write(fact(number))
     assert versions(fleet) == []
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_i7_of_two_takeovers_at_once_the_higher_epoch_has_the_last_word(seed):
+    """Whoever begins first, whatever is slow or lost: the other one is deposed and writes nothing more."""
+
+    async def take(fleet, one, epoch, pause):
+        await asyncio.sleep(pause)
+        try:
+            await one.take_over(f"owner-{epoch}", epoch)
+            for number in range(5):
+                await one.write(fact(10 * epoch + number))
+                await asyncio.sleep(fleet.rng.uniform(0, 0.05))
+        except Deposed:
+            return False
+        return True
+
+    async def main():
+        fleet = Fleet()
+        fleet.rng.seed(seed)
+        fleet.log.faults = LogFaults(
+            slowest_append=0.1, slowest_delivery=0.1, lose_answer=0.2, refuse=0.1, store_late=0.1, latest=0.3
+        )
+        writers = {epoch: writer(fleet, f"owner-{epoch}") for epoch in (1, 2, 3)}
+        pauses = {epoch: fleet.rng.uniform(0, 0.3) for epoch in writers}
+        kept = dict(
+            zip(
+                writers,
+                await asyncio.gather(*(take(fleet, one, epoch, pauses[epoch]) for epoch, one in writers.items())),
+                strict=True,
+            )
+        )
+        fleet.log.faults = LogFaults()
+        await asyncio.sleep(5)
+        assert kept[3]
+        for epoch in (1, 2):
+            with pytest.raises(Deposed):
+                await writers[epoch].write(fact(99))
+        assert await writers[3].write(fact(100)) == len(fleet.log.messages)
+        leader = 0
+        for recorded in fleet.recorded():
+            if isinstance(recorded.fact, LeadershipTaken):
+                assert recorded.fact.epoch > leader
+                leader = recorded.fact.epoch
+            else:
+                assert recorded.source.endswith(f"owner-{leader}")
+        assert leader == 3
+        assert [version for version in versions(fleet) if version >= 30] == [30, 31, 32, 33, 34, 100]
+
+    virtual.run(main())
+
+
+@on_virtual_time
+async def test_i7_nothing_is_appended_once_the_lease_is_over():
+    class Lease:
+        seconds = 1.0
+
+        def left(self):
+            return self.seconds
+
+    fleet, lease = Fleet(), Lease()
+    one, two = writer(fleet, leadership=lease), writer(fleet, proxy="b", leadership=lease)
+    await one.take_over("one", 1)
+    await one.write(fact(1))
+    lease.seconds = 0.0
+    with pytest.raises(LeadershipLost, match="the lease is over; this controller stands down"):
+        await one.write(fact(2))
+    with pytest.raises(LeadershipLost):
+        await two.take_over("one", 1)
+    assert len(fleet.log.messages) == 2
