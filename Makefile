@@ -4,22 +4,28 @@
 #   make test     the whole suite            ARGS="-k name" is handed to pytest; HAProxy's tests need a haproxy
 #   make demo     the demo                   ARGS="--seconds 20" is handed to it
 #   make lint     every gate
+#   make simulate a million schedules, in as many sittings as it takes: Ctrl-C and begin again
+#                                            SEEDS=10000 FOLDER=.simulation ARGS="--jobs 1"
 #   make bench    the benchmarks             ARGS is handed to them
 #   make docs     the generated pages of docs/
 #   make clean    remove .venv and all caches
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test demo lint bench docs clean
+.PHONY: help setup test demo lint simulate bench docs clean
 
 # PYTHON=/path/to/python3 chooses the interpreter that .venv is made from.
 PYTHON ?=
 ARGS ?=
 # Processes for the tests: most of them wait for servers, so there may be more than cores.
 JOBS ?= 4
+# What `make simulate` runs, and where it keeps what is done so far.
+SEEDS ?= 1000000
+FOLDER ?= .simulation
 BIN := .venv/bin
 STAMP := .venv/.setup-done
 # The pages that are generated: page:module, each made by `python -m MODULE > docs/page.md`.
-PAGES := transitions:rollbook.projections.transitions configuration:rollbook.adapters.settings.reference
+PAGES := transitions:rollbook.projections.transitions configuration:rollbook.adapters.settings.reference \
+    events:rollbook.adapters.catalogue
 
 # nats-server, sglang-router and rollbook itself are found in .venv, also by the programs that make starts.
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -73,6 +79,9 @@ lint: setup
 	'$(BIN)/mypy'
 	'$(BIN)/basedpyright' --pythonpath '$(BIN)/python'
 	'$(BIN)/lint-imports' --no-cache
+
+simulate: setup
+	PYTHONPATH=tests '$(BIN)/python' -m simulation.campaign '$(FOLDER)' --seeds $(SEEDS) $(ARGS)
 
 bench: setup
 	'$(BIN)/python' -m bench $(ARGS)

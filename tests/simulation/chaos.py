@@ -1,8 +1,11 @@
-"""What goes wrong while a world runs: controllers die at any step, servers go away and come back, strangers write."""
+"""What goes wrong while a world runs: controllers die or stop at any step, servers go and come back, others write."""
 
 import asyncio
+import math
 
-from rollbook.events import Draft, FleetStarted, ReconcileHeld, ReconcileReleased, stream_subjects
+from simulation.operator import Operator
+
+from rollbook.events import Draft, stream_subjects
 from rollbook.projections.ports import LogUnavailable
 
 STRANGE_MESSAGES = (
@@ -21,18 +24,21 @@ class Chaos:
 
     def __init__(self, world) -> None:
         self._world = world
+        self._operator = Operator(world)
 
     def sources(self):
         weather = self._world.weather
-        if weather.crashes:
-            yield self._repeat("crashes", weather.crashes, self._crash)
-        if weather.outages:
-            yield self._repeat("outages", weather.outages, self._outage)
-        if weather.operator:
-            yield self._repeat("operator", weather.operator, self._decide)
-        if weather.garbage:
-            yield self._repeat("garbage", weather.garbage, self._garbage)
-        yield self._repeat("strangers", 8.0, self._stranger)
+        for name, mean, act in (
+            ("crashes", weather.crashes, self._crash),
+            ("pauses", weather.pauses, self._pause),
+            ("outages", weather.outages, self._outage),
+            ("operator", weather.operator, self._operator.decide),
+            ("blackouts", weather.blackouts, self._operator.alarm),
+            ("garbage", weather.garbage, self._garbage),
+            ("strangers", weather.strangers, self._stranger),
+        ):
+            if mean:
+                yield self._repeat(name, mean, act)
 
     async def _repeat(self, name: str, mean: float, act) -> None:
         rng = self._world.rng(f"chaos/{name}")
@@ -41,12 +47,15 @@ class Chaos:
             if not self._world.stopping:
                 await act(rng)
 
+    # -------------------------------------------------------------- the controllers
+
     async def _crash(self, rng) -> None:
         world = self._world
-        if not world.running:
+        controllers = world.controllers
+        if not controllers.running:
             return
-        running = rng.choice(world.running)
-        match rng.randrange(6):
+        running = rng.choice(controllers.running)
+        match rng.randrange(7):
             case 0:
                 world.note(f"{running} is asked to stop")
                 running.controller.stop()
@@ -54,92 +63,124 @@ class Chaos:
                 world.note(f"{running} is cancelled")
                 running.task.cancel()
             case 2:
-                world.kill(running)
+                controllers.kill(running)
             case 3:
-                # The old one does not know yet that it leads no more; the new one begins beside it.
-                world.note(f"{running} is deposed")
-                world.counts["deposed"] += 1
-                lost, world.seat.owner = world.seat.lost, None
-                world.start()
-                world.fleet.straggle(self._tell_later(lost, rng.uniform(0, 5)))
+                self._rob(rng)
             case _:
                 rounds = rng.choice([0, 0, 1, 2, 5])
-                world.after_lines(rng.randint(1, 40), lambda: self._kill_soon(running, rounds))
+                world.after_lines(rng.randint(1, 40), lambda: self._soon(running, rounds, controllers.kill))
+
+    def _rob(self, rng) -> None:
+        """Somebody deletes the claim to lead; its owner does not know yet, and another one begins beside it."""
+        world, seat = self._world, self._world.seat
+        world.note(f"{seat.owner} is robbed of its lead")
+        world.counts["robbed"] += 1
+        world.witness.lease.rob(seat.owner)
+        lost, seat.owner = seat.lost, None
+        seat.tell()
+        world.controllers.start()
+        if seat.lease == math.inf:
+            world.fleet.straggle(self._tell_later(lost, rng.uniform(0, 5)))
 
     async def _tell_later(self, lost, seconds: float) -> None:
         await asyncio.sleep(seconds)
         if lost is not None and not lost.done():
             lost.set_result("another one leads")
 
-    def _kill_soon(self, running, rounds: int) -> None:
+    async def _pause(self, rng) -> None:
+        """Stop the leader, mostly, now or in the middle of something; shortly, or for longer than its lease."""
+        controllers = self._world.controllers
+        running = controllers.leader or (rng.choice(controllers.running) if controllers.running else None)
+        if running is None:
+            return
+        lease = min(self._world.weather.lease, 6.0)
+        seconds = rng.choice([rng.uniform(0, lease), rng.uniform(lease, 2 * lease)])
+        if rng.random() < 0.5:
+            await controllers.pause(running, seconds)
+        else:
+            stop = lambda stopped: self._world.fleet.straggle(  # noqa: E731
+                controllers.pause(stopped, seconds), context=self._world.context
+            )
+            self._world.after_lines(rng.randint(1, 20), lambda: self._soon(running, rng.choice([0, 0, 1, 2]), stop))
+
+    def _soon(self, running, rounds: int, act) -> None:
+        """Do `act` to a controller after so many rounds of the loop, if it still runs."""
         world = self._world
-        if running not in world.running:
+        if running not in world.controllers.running:
             return
         if rounds == 0:
-            world.kill(running)
+            act(running)
             return
 
         async def later() -> None:
             for _ in range(rounds):
                 await asyncio.sleep(0)
-            if running in world.running:
-                world.kill(running)
+            if running in world.controllers.running:
+                act(running)
 
         world.fleet.straggle(later(), context=world.context)
+
+    # -------------------------------------------------------------- the servers
 
     async def _outage(self, rng) -> None:
         world = self._world
         router = rng.choice(list(world.routers.values()))
         seconds = rng.choice([rng.uniform(0, 1), rng.uniform(1, 8)])
-        what = rng.choice(["log", "provider", "slow provider", "refuses", "stalls", "restarts", "loses", "readiness"])
+        kinds = ["log", "nats", "seat", "provider", "slow provider", "refuses", "stalls", "readiness"]
+        what = rng.choice([*kinds, "restarts", "loses"] if router.capabilities.list else kinds)
         world.note(f"outage: {what} ({router.name}) for {seconds:.2f} s")
         world.counts[f"outage {what}"] += 1
         match what:
-            case "log":
-                world.log.cut_off()
-                await asyncio.sleep(seconds)
-                world.log.available = True
-            case "provider":
-                world.provider.available = False
-                await asyncio.sleep(seconds)
-                world.provider.available = True
-            case "slow provider":
-                world.provider.seconds = seconds / 2
-                await asyncio.sleep(seconds)
-                world.provider.seconds = 0.0
-            case "refuses":
-                router.available = False
-                await asyncio.sleep(seconds)
-                router.available = True
-            case "stalls":
-                router.stalled = True
-                await asyncio.sleep(seconds)
-                router.stalled = False
             case "restarts":
                 router.restart()
+                return
             case "loses":
                 if router.listed:
                     router.drop(rng.choice(router.listed))
+                return
             case _:
-                world.readiness.seconds = seconds / 2
-                await asyncio.sleep(seconds)
-                world.readiness.seconds = 0.0
+                self._break(what, router, seconds)
+        await asyncio.sleep(seconds)
+        self._mend(what, router)
         world.note(f"outage: {what} is over")
 
-    async def _decide(self, rng) -> None:
-        """A hold of one router or of all, which ends; or a new run, whose workers are all still to come."""
+    def _break(self, what: str, router, seconds: float) -> None:
         world = self._world
-        operator = world.fleet.authors["operator"]
-        if rng.random() < 0.3:
-            await operator.publish(FleetStarted(run_id=f"run-{rng.getrandbits(40)}"))
-            world.fleet.bar = None
-            world.counts["runs"] += 1
-            return
-        proxy = rng.choice([None, *world.routers])
-        await operator.publish(ReconcileHeld(proxy=proxy, by="ada", why="maintenance"))
-        world.counts["holds"] += 1
-        await asyncio.sleep(rng.uniform(0, 5))
-        await operator.publish(ReconcileReleased(proxy=proxy, by="ada", why="done"))
+        if what in {"log", "nats"}:
+            world.log.cut_off()
+        if what in {"seat", "nats"}:
+            world.seat.available = False
+        match what:
+            case "provider":
+                world.provider.available = False
+            case "slow provider":
+                world.provider.seconds = seconds / 2
+            case "readiness":
+                world.readiness.seconds = seconds / 2
+            case "refuses":
+                router.available = False
+            case "stalls":
+                router.stalled = True
+
+    def _mend(self, what: str, router) -> None:
+        world = self._world
+        if what in {"log", "nats"}:
+            world.log.available = True
+        if what in {"seat", "nats"}:
+            world.seat.available = True
+        match what:
+            case "provider":
+                world.provider.available = True
+            case "slow provider":
+                world.provider.seconds = 0.0
+            case "readiness":
+                world.readiness.seconds = 0.0
+            case "refuses":
+                router.available = True
+            case "stalls":
+                router.stalled = False
+
+    # -------------------------------------------------------------- the others
 
     async def _garbage(self, rng) -> None:
         world = self._world
@@ -159,17 +200,48 @@ class Chaos:
                 return
 
     async def _stranger(self, rng) -> None:
+        """Others at routers and workers' ports: entries by hand, a second fleet, processes on reused ports."""
         world = self._world
         router = rng.choice(list(world.routers.values()))
         worker = rng.choice(list(world.fleet.workers.values()))
-        if rng.random() < 0.5 or not router.capabilities.tag:
-            url = f"http://10.9.9.{rng.randint(1, 200)}:1"
-            if url not in {entry.url for entry in router.listed}:
-                world.witness.strangers[router.name].add(url)
-                router.put(url, fleet=rng.choice([None, "other"]))
-        elif worker.incarnation and worker.url and not any(worker.url in entry.url for entry in router.listed):
-            # An entry of ours that nobody remembers, as after a lost log.
-            incarnation = max(1, worker.incarnation - rng.randint(0, 1))
-            site = world.fleet.url_of(worker.name, incarnation)
-            router.put(site, fleet=world.policy.fleet, worker=worker.name, incarnation=incarnation)
-            world.counts["unremembered"] += 1
+        listed = {entry.url for entry in router.listed}
+        match rng.randrange(5):
+            case 0:
+                self._put(router, f"http://10.9.9.{rng.randint(1, 200)}:1", listed, None)
+            case 1 if router.capabilities.tag:
+                # Another fleet, whose workers have the names of ours.
+                url = rng.choice([f"http://10.8.8.{rng.randint(1, 200)}:1", f"http://{worker.url}"])
+                if worker.url and url not in self._ours():
+                    self._put(router, url, listed, (worker.name, max(1, worker.incarnation)))
+            case 2:
+                theirs = [entry for entry in router.listed if entry.url in world.witness.strangers[router.name]]
+                if theirs:
+                    router.drop(rng.choice(theirs))
+            case 3:
+                world.fleet.squat_anywhere(rng)
+            case _ if router.capabilities.tag and worker.incarnation and f"http://{worker.url}" not in listed:
+                # An entry of ours that nobody remembers, as after a lost log.
+                incarnation = max(1, worker.incarnation - rng.randint(0, 1))
+                site = world.fleet.url_of(worker.name, incarnation)
+                if site not in listed:
+                    router.put(site, fleet=world.policy.fleet, worker=worker.name, incarnation=incarnation)
+                    world.counts["unremembered"] += 1
+            case _:
+                pass
+
+    def _ours(self) -> set[str]:
+        """Where workers of ours are now."""
+        return {f"http://{worker.url}" for worker in self._world.fleet.workers.values() if worker.alive}
+
+    def _put(self, router, url: str, listed: set[str], theirs: tuple[str, int] | None) -> None:
+        """Somebody else adds an entry, with tags of another fleet or none."""
+        if url in listed:
+            return
+        world = self._world
+        world.counts["strangers"] += 1
+        world.witness.strangers[router.name].add(url)
+        if theirs is None:
+            router.put(url)
+        else:
+            world.counts["second fleet"] += 1
+            router.put(url, fleet="other", worker=theirs[0], incarnation=theirs[1])

@@ -72,13 +72,16 @@ class Director:
                 fleet.say("recovery", worker, WorkerStarted, node="node-1")
         await asyncio.sleep(rng.choice([0, rng.uniform(0, 1.5)]))
         for worker in self._members:
-            busy = rng.random() < 0.2
-            fleet.listen(worker, "503 busy" if busy else None)
+            chance = rng.random()
+            if chance < 0.1:
+                fleet.squat(worker.url)  # it has its port to itself a moment later
+            else:
+                fleet.listen(worker, "503 busy" if chance < 0.25 else None)
             worker.serving = True
             fleet.tell_provider(worker)
             fleet.load(worker)
             fleet.say("worker", worker, WorkerUp)
-            if busy:
+            if chance < 0.25:
                 fleet.straggle(self._calm_down(worker, worker.incarnation, rng.uniform(0, 5)))
 
     async def _calm_down(self, worker, incarnation: int, seconds: float) -> None:
@@ -103,8 +106,9 @@ class Director:
                 ]
             )
             worker = rng.choice(self._members)
-            if worker.serving:
-                await act(worker)
+            async with worker.lock:
+                if worker.serving:
+                    await act(worker)
 
     async def _stored(self, worker) -> None:
         """Wait until all that was said about the worker is in the log, so that what follows is not overtaken."""
@@ -142,9 +146,7 @@ class Director:
         await self._stored(worker)
         await self._fleet.say("health", worker, WorkerDown, evidence="timeout", reason="false alarm")
         await asyncio.sleep(self._rng.choice([0, self._rng.uniform(0, 2)]))
-        seen = await self._fleet.last_sequence(worker)
-        await self._fleet.say("health", worker, WorkerUp, seen=seen)
-        worker.suspended = False
+        await self._fleet.revive(worker, worker.incarnation)
         self._world.counts["flaps"] += 1
 
     async def _cordon(self, worker) -> None:

@@ -5,10 +5,19 @@ from collections.abc import Iterator
 
 from simulation.author import Author
 from simulation.director import Director
+from simulation.watched import identity
 
-from rollbook.events import Fact, FleetObserved, ObservedWorker, WeightsLoaded, WeightsPublished, WorkerSuspected
+from rollbook.events import (
+    Fact,
+    FleetObserved,
+    ObservedWorker,
+    WeightsLoaded,
+    WeightsPublished,
+    WorkerSuspected,
+    WorkerUp,
+)
 from rollbook.events.subjects import worker_subject
-from rollbook.projections.ports import HostAndPort, LogUnavailable
+from rollbook.projections.ports import HostAndPort, LogState, LogUnavailable, ProviderUnavailable
 
 
 class Worker:
@@ -30,6 +39,8 @@ class Worker:
         """It is dead, and nobody said so."""
         self.weights: int | None = None
         self.receipts: list[asyncio.Future] = []
+        self.lock = asyncio.Lock()
+        """Held by whoever says something about its present life that takes several facts."""
 
 
 class Fleet:
@@ -41,6 +52,7 @@ class Fleet:
         self.bar: int | None = None
         self._free: list[str] = []
         self._sites: dict[tuple[str, int], str] = {}
+        self._squatted: set[str] = set()
         self._stragglers: set[asyncio.Task] = set()
         weather = world.weather
         self.authors = {name: Author(world, name) for name in ("worker", "health", "recovery", "operator", "trainer")}
@@ -70,8 +82,14 @@ class Fleet:
         """Whether nothing but a standing gate could keep this life out."""
         worker = self.workers[name]
         current = worker.incarnation == incarnation and worker.alive and worker.serving
-        bar = self._world.witness.follow().roster.bars.get(worker.pool)
+        bar = self._world.witness.journal.follow().roster.bars.get(worker.pool)
         return current and (bar is None or (worker.weights is not None and worker.weights >= bar))
+
+    def answers(self, name: str, incarnation: int) -> bool:
+        """Whether a probe of this life's address is answered, as far as anybody can tell by this life."""
+        reason, who = self._world.readiness._answers.get(self.url_of(name, incarnation), ("nobody", None))
+        told = not self._world.weather.identities or who == identity(name, incarnation).value
+        return reason is None and told
 
     # -------------------------------------------------------------- acting
 
@@ -101,7 +119,7 @@ class Fleet:
     async def finish(self) -> None:
         """The last words, after which the log must say what is true."""
         await self.settled()
-        self.bar = self._world.witness.follow().roster.bars.get("rollout")
+        self.bar = self._world.witness.journal.follow().roster.bars.get("rollout")
         if self.bar is not None:
             for worker in self.workers.values():
                 if worker.alive:
@@ -136,8 +154,29 @@ class Fleet:
             self.say("worker", worker, WeightsLoaded, version=self.bar)
 
     def listen(self, worker: Worker, reason: str | None = None) -> None:
+        self._squatted.discard(worker.url)
         self._world.answering.add(f"http://{worker.url}")
-        self._world.readiness.serve(f"http://{worker.url}", reason)
+        who = identity(worker.name, worker.incarnation).value
+        self._world.readiness.serve(f"http://{worker.url}", reason, who=who)
+
+    def squat(self, site: str) -> None:
+        """Somebody else's worker listens where one of ours was, or is to be."""
+        self._squatted.add(site)
+        self._world.answering.add(f"http://{site}")
+        self._world.readiness.serve(f"http://{site}", who="somebody else")
+        self._world.counts["squatters"] += 1
+
+    def squat_anywhere(self, rng) -> None:
+        """As `squat`, at a port that is free."""
+        if self._free:
+            self.squat(rng.choice(self._free))
+
+    def chase_squatters(self) -> None:
+        """They end."""
+        for site in self._squatted:
+            self._world.answering.discard(f"http://{site}")
+            self._world.readiness.close(f"http://{site}")
+        self._squatted.clear()
 
     def leave(self, worker: Worker, *, known: bool) -> None:
         """The process is gone."""
@@ -170,6 +209,13 @@ class Fleet:
             else:
                 return 0 if last is None else last.sequence
 
+    async def revive(self, worker: Worker, incarnation: int) -> None:
+        """After a false Down: this life is up, said by one who has seen that Down. It forgets that it was suspended."""
+        seen = await self.last_sequence(worker)
+        if worker.incarnation == incarnation and worker.alive:
+            worker.suspended = False
+            await self.say("health", worker, WorkerUp, seen=seen)
+
     # -------------------------------------------------------------- those who look at everybody
 
     async def _train(self) -> None:
@@ -192,13 +238,21 @@ class Fleet:
         await asyncio.sleep(seconds)
         await self.authors["observer"].publish(listing)
 
-    async def _listing(self) -> FleetObserved:
+    async def ends(self) -> LogState:
+        """Of the log, as soon as it answers."""
         while True:
             try:
-                as_of = (await self._world.log.state()).last_sequence
-                await asyncio.sleep(0.01)
+                return await self._world.log.state()
+            except LogUnavailable:
+                await asyncio.sleep(0.2)
+
+    async def _listing(self) -> FleetObserved:
+        while True:
+            as_of = (await self.ends()).last_sequence
+            await asyncio.sleep(0.01)
+            try:
                 listed = await self._world.provider.list_workers()
-            except Exception:  # noqa: BLE001 - whatever it is, the observer tries again
+            except ProviderUnavailable:
                 await asyncio.sleep(0.5)
                 continue
             lines = tuple(ObservedWorker(line.name, line.incarnation, line.serving) for line in listed if line.alive)

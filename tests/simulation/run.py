@@ -1,15 +1,23 @@
 """Runs one seed from beginning to end and says what was wrong."""
 
 import asyncio
+import contextlib
+import gc
 from collections import Counter
+from collections.abc import Iterator
 
 import msgspec
 from simulation.chaos import Chaos
 from simulation.weather import Weather
-from simulation.world import QUIET_SECONDS, SETTLE_SECONDS, World, Wrong
+from simulation.world import World, Wrong
 
 from rollbook.adapters.memory import virtual
+from rollbook.projections.fold import State
 
+SETTLE_SECONDS = 90.0
+"""Virtual seconds within which all must be right once facts and faults have stopped."""
+QUIET_SECONDS = 10.0
+"""Virtual seconds of nothing that must follow."""
 SHOWN_LINES = 150
 
 
@@ -20,6 +28,8 @@ class Result(msgspec.Struct):
     counts: Counter
     trace: list[str]
     digest: str
+    states: set[int]
+    """Hashes of the distinct states that it went through."""
 
 
 def simulate(seed: int, weather: Weather | None = None) -> Result:
@@ -28,13 +38,15 @@ def simulate(seed: int, weather: Weather | None = None) -> Result:
 
     async def main() -> Result:
         world = World(seed, weather)
+        world.loop.set_exception_handler(lambda _, context: world.wrong(_told(context)))
         try:
             return await _run(world)
         finally:
             trace.extend(world.trace)
 
     try:
-        return virtual.run(main())
+        with _uncollected():
+            return virtual.run(main())
     except Exception as exc:
         told = "\n".join(trace[-SHOWN_LINES:])
         msg = (
@@ -44,32 +56,44 @@ def simulate(seed: int, weather: Weather | None = None) -> Result:
         raise Wrong(msg) from exc
 
 
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """No collection of garbage in between: what complains while it is collected would do so at any moment."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _told(context: dict) -> str:
+    where = context.get("task") or context.get("future")
+    return f"{context['message']}: {context.get('exception')!r} in {where}"
+
+
 async def _run(world: World) -> Result:
-    errors: list[str] = []
-    world.loop.set_exception_handler(
-        lambda _, context: errors.append(f"{context['message']}: {context.get('exception')!r}")
-    )
     background = [asyncio.create_task(author.run()) for author in world.fleet.authors.values()]
-    background.append(asyncio.create_task(world.supervise()))
+    background.append(asyncio.create_task(world.controllers.supervise()))
     acting = [asyncio.create_task(director) for director in world.fleet.directors()]
     acting += [asyncio.create_task(source) for source in Chaos(world).sources()]
     try:
         await _for(world, acting, world.weather.seconds)
         world.stopping = True
         await _until_done(world, acting)
-        world.at_line = None
         world.calm()
         await world.fleet.finish()
         await _settle(world)
         await _quiet(world)
         _account(world)
+        gc.collect()
+        _check(world)
     finally:
         for task in [*background, *acting]:
             task.cancel()
     _check(world)
-    if errors:
-        raise Wrong("\n".join(errors))
-    return Result(world.seed, world.counts, list(world.trace), world.witness.fold().digest())
+    return Result(world.seed, world.counts, list(world.trace), world.witness.journal.fold().digest(), world.states.seen)
 
 
 def _check(world: World) -> None:
@@ -107,13 +131,8 @@ async def _settle(world: World) -> None:
     await asyncio.sleep(8)
     while True:
         _check(world)
-        state = world.witness.follow()
-        differences = world.witness.differences(state)
-        if len(world.running) != 1 or world.leader is None:
-            differences.append(f"running are {[str(each) for each in world.running]}, the leader is {world.leader}")
-        elif (folded := world.leader.controller.projector.state.sequence) != state.sequence:
-            differences.append(f"{world.leader} has folded {folded}, the log ends at {state.sequence}")
-        if not differences:
+        state = world.witness.journal.follow()
+        if not (differences := _unsettled(world, state) + world.verdict.differences(state)):
             world.note("settled")
             return
         if world.loop.time() > deadline:
@@ -121,54 +140,42 @@ async def _settle(world: World) -> None:
         await asyncio.sleep(0.5)
 
 
+def _unsettled(world: World, state: State) -> list[str]:
+    """Which controllers are not where they should be: one leads, the others stand by with a warm roster."""
+    running = world.controllers.running
+    if len(running) < world.weather.writers or world.controllers.leader is None:
+        return [f"running are {[str(each) for each in running]}, the leader is {world.controllers.leader}"]
+    return [
+        f"{each} has folded {each.controller.projector.state.sequence}, the log ends at {state.sequence}"
+        for each in running
+        if each.controller.projector.state.sequence != state.sequence
+    ]
+
+
 async def _quiet(world: World) -> None:
     """Once all is right, nothing is called and nothing is written."""
-    end, calls = world.log.messages[-1].sequence, world.counts["add"] + world.counts["remove"]
+    end, calls = world.log.messages[-1].sequence, _calls(world)
     await asyncio.sleep(QUIET_SECONDS)
     _check(world)
     if world.log.messages[-1].sequence != end:
         raise Wrong(f"all was right, yet facts were written after sequence {end}")
-    if world.counts["add"] + world.counts["remove"] != calls:
+    if _calls(world) != calls:
         raise Wrong("all was right, yet admin calls were made")
+
+
+def _calls(world: World) -> int:
+    return sum(world.counts[verb] for verb in ("add", "drain", "remove"))
 
 
 def _account(world: World) -> None:
     """What must be true of log, roster and fleet when all is quiet."""
-    state = world.witness.fold()
-    problems = world.witness.differences(state) + world.witness.accounts(state)
-    live = world.leader.controller.projector.state
-    if live.digest() != state.digest():
-        problems.append("[I5] folding the log again gives another state than the controller has")
-    for name, worker in world.fleet.workers.items():
-        known = state.roster.workers.get(name)
-        serving = known is not None and known.phase == "serving" and known.incarnation == worker.incarnation
-        if worker.unreported:
-            continue
-        earlier = world.witness.began.get((name, worker.incarnation), 0) < world.witness.run_began
-        if serving != (worker.alive and worker.serving and not earlier):
-            problems.append(
-                f"[truth] {name} {worker.incarnation}: alive {worker.alive}, serving {worker.serving}; roster {known}"
-            )
-        if (name in state.roster.cordons) != worker.cordoned:
-            problems.append(f"[truth] {name}: cordoned {worker.cordoned}, the roster says otherwise")
-        if serving and (known.suspension is not None) != worker.suspended:
-            problems.append(f"[truth] {name}: suspended {worker.suspended}, the roster says {known.suspension}")
-    for author in world.fleet.authors.values():
-        problems += _kept(world, author)
+    state, verdict = world.witness.journal.fold(), world.verdict
+    problems = [
+        *verdict.differences(state),
+        *verdict.accounts(state),
+        *verdict.replayed(state),
+        *verdict.truth(state),
+        *verdict.kept(),
+    ]
     if problems:
         raise Wrong("\n".join(problems))
-
-
-def _kept(world: World, author) -> list[str]:
-    """[I8] every accepted fact is in the log, and those about one worker in the order of their acceptance."""
-    found = []
-    last: dict[str, int] = {}
-    for worker, fact_id in author.accepted:
-        sequence = world.witness.ids.get(fact_id)
-        if sequence is None:
-            found.append(f"[I8] {author.name}: {fact_id} about {worker!r} is not in the log")
-        elif sequence < last.get(worker, 0):
-            found.append(f"[I8] {author.name}: {fact_id} about {worker!r} was overtaken")
-        else:
-            last[worker] = sequence
-    return found

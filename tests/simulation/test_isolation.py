@@ -3,30 +3,16 @@
 import asyncio
 
 import pytest
-from simulation.weather import Weather
+from simulation.weather import RouterWeather, Weather
 from simulation.world import World
 
 from rollbook.adapters.memory import virtual
-from rollbook.adapters.memory.faults import LogFaults, ProxyFaults
+from rollbook.adapters.memory.faults import ProxyFaults
 from rollbook.events import WorkerDown, WorkerUp
 
 pytestmark = pytest.mark.simulation
 
-CALM = Weather(
-    seconds=0.0,
-    rollouts=3,
-    cells=0,
-    proxies=3,
-    observer=False,
-    window=None,
-    log=LogFaults(),
-    routers=(ProxyFaults(),) * 3,
-    untagged=False,
-    crashes=0.0,
-    outages=0.0,
-    garbage=0.0,
-    operator=0.0,
-)
+CALM = Weather(routers=(RouterWeather(),) * 3, strangers=0.0)
 SEED = "isolation/2"
 """One in which every router serves the pool."""
 AT_ONCE = 0.1
@@ -63,7 +49,7 @@ def test_one_bad_router_delays_no_other(spoil, when):
         background = [asyncio.create_task(author.run()) for author in world.fleet.authors.values()]
         if when == "from the start":
             spoil(bad)
-        world.start()
+        world.controllers.start()
         await asyncio.sleep(1)
         for round_ in range(1, 6):
             if round_ == 3:
@@ -86,7 +72,7 @@ async def come_and_go(world, worker, incarnation, good):
     world.fleet.listen(worker)
     stored = await world.fleet.say("worker", worker, WorkerUp)
     await asyncio.sleep(AT_ONCE)
-    assert world.leader.controller.projector.state.sequence >= stored
+    assert world.controllers.leader.controller.projector.state.sequence >= stored
     for router in good:
         assert (worker.name, incarnation) in {(entry.worker, entry.incarnation) for entry in router.listed}
     world.fleet.leave(worker, known=True)

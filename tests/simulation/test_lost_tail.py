@@ -18,7 +18,7 @@ def test_the_controller_folds_the_log_that_is_there(lost, written_since):
     async def main():
         world = World(f"tail/{lost}/{written_since}", CALM)
         background = [asyncio.create_task(author.run()) for author in world.fleet.authors.values()]
-        background.append(asyncio.create_task(world.supervise()))
+        background.append(asyncio.create_task(world.controllers.supervise()))
         first, *others = [worker for worker in world.fleet.workers.values() if worker.pool == "rollout"]
         for worker in (first, *others):
             worker.incarnation, worker.alive, worker.serving = 1, True, True
@@ -31,14 +31,14 @@ def test_the_controller_folds_the_log_that_is_there(lost, written_since):
         await asyncio.sleep(3)
         world.log.cut_off()
         world.log.lose_tail(world.log.messages[-1].sequence - lost)
-        world.witness.forget()
+        world.witness.journal.forget()
         world.log.available = True
         for _ in range(written_since):
             await world.fleet.say("health", others[0], WorkerSuspected)
         await asyncio.sleep(30)
-        state = world.witness.fold()
-        assert world.leader.controller.projector.state.digest() == state.digest()
-        assert world.witness.differences(state) == []
+        state = world.witness.journal.fold()
+        assert world.controllers.leader.controller.projector.state.digest() == state.digest()
+        assert world.verdict.differences(state) == []
         assert not world.problems
         for task in background:
             task.cancel()

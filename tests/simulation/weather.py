@@ -1,35 +1,55 @@
 """What a seed decides in advance: how large the fleet is and how badly everything around the controller behaves."""
 
+import math
 import random
 
 import msgspec
+from simulation.kinds import KINDS, temper
 
 from rollbook.adapters.memory.faults import LogFaults, ProxyFaults
 
 
-class Weather(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a run draws at its beginning."""
+class RouterWeather(msgspec.Struct, frozen=True, kw_only=True):
+    """One router and what its policy says."""
 
-    seconds: float
+    kind: str = "sglang"
+    faults: ProxyFaults = ProxyFaults()
+    exclusive: bool = False
+    budget: float = 0.5
+
+
+class Weather(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that a run draws at its beginning. The default is a calm day with one controller."""
+
+    seconds: float = 0.0
     """How long facts come and faults go on."""
-    rollouts: int
-    cells: int
-    proxies: int
-    observer: bool
+    rollouts: int = 3
+    cells: int = 0
+    routers: tuple[RouterWeather, ...] = (RouterWeather(),)
+    observer: bool = False
     """Whether an observer publishes what it sees; only then may a Down be lost."""
-    window: float | None
+    identities: bool = False
+    """Whether workers can tell who they are."""
+    window: float | None = None
     """The log's memory of ids, in seconds."""
-    log: LogFaults
-    routers: tuple[ProxyFaults, ...]
-    untagged: bool
-    """Whether the last router keeps no tags."""
-    crashes: float
+    log: LogFaults = LogFaults()
+    writers: int = 1
+    """Controllers that run at a time: one leads, the others stand by."""
+    lease: float = math.inf
+    """Seconds that a claim to lead lasts if it is not renewed; for ever in fleets where it is given back by hand."""
+    crashes: float = 0.0
     """Mean seconds between two ends of a controller; 0 for none."""
-    outages: float
+    pauses: float = 0.0
+    """Mean seconds between two times at which a controller is stopped and goes on later; 0 for none."""
+    outages: float = 0.0
     """Mean seconds between two outages of log, provider or a router; 0 for none."""
-    operator: float
-    """Mean seconds between two decisions about the whole fleet (a hold, a new run); 0 for none."""
-    garbage: float
+    operator: float = 0.0
+    """Mean seconds between two decisions about the whole fleet (a hold, a new run, its end); 0 for none."""
+    blackouts: float = 0.0
+    """Mean seconds between two times at which everybody is thought to be dead; 0 for none."""
+    strangers: float = 8.0
+    """Mean seconds between two acts of others at the routers, and at the workers' ports; 0 for none."""
+    garbage: float = 0.0
     """Mean seconds between two messages that are no facts; 0 for none."""
 
 
@@ -41,8 +61,28 @@ def _chance(rng: random.Random, most: float) -> float:
 def draw(rng: random.Random) -> Weather:
     """The weather of one seed: about one in eight is calm, the others have some faults, rarely all."""
     calm = rng.random() < 0.125
-    proxies = rng.randint(1, 3)
-    log = LogFaults(
+    return Weather(
+        seconds=rng.uniform(6, 18),
+        rollouts=rng.randint(1, 4),
+        cells=rng.choice([0, 0, 1]),
+        routers=tuple(_router(rng, calm=calm) for _ in range(rng.choice([1, 2, 2, 3, 4]))),
+        observer=rng.random() < 0.4,
+        identities=rng.random() < 0.5,
+        window=rng.choice([None, 120.0, 20.0]),
+        log=LogFaults() if calm else _log(rng),
+        writers=rng.choice([1, 2, 2, 3]),
+        lease=rng.choice([math.inf, 5.0, 5.0, 8.0]),
+        crashes=0.0 if calm else rng.choice([0.0, 4.0, 12.0]),
+        pauses=0.0 if calm else rng.choice([0.0, 5.0, 12.0]),
+        outages=0.0 if calm else rng.choice([0.0, 5.0, 15.0]),
+        operator=rng.choice([0.0, 5.0]),
+        blackouts=rng.choice([0.0, 0.0, 8.0]),
+        garbage=rng.choice([0.0, 3.0]),
+    )
+
+
+def _log(rng: random.Random) -> LogFaults:
+    return LogFaults(
         slowest_append=rng.choice([0.0, 0.005, 0.2]),
         slowest_delivery=rng.choice([0.0, 0.005, 0.3]),
         refuse=_chance(rng, 0.1),
@@ -54,36 +94,24 @@ def draw(rng: random.Random) -> Weather:
         heartbeat=1.0,
         most_in_a_batch=rng.choice([1, 4, 64]),
     )
-    routers = tuple(
-        ProxyFaults(
-            slowest_call=rng.choice([0.0, 0.01, 0.5, 2.5]),
-            slowest_job=rng.choice([0.0, 0.05, 2.0]),
-            refuse=_chance(rng, 0.2),
-            lose_answer=_chance(rng, 0.2),
-            act_late=_chance(rng, 0.2),
-            latest=3.0,
-            lie=_chance(rng, 0.15),
-            fail_job=_chance(rng, 0.15),
-        )
-        for _ in range(proxies)
+
+
+def _router(rng: random.Random, *, calm: bool) -> RouterWeather:
+    kind = rng.choices(list(KINDS), [each.weight for each in KINDS.values()])[0]
+    faults = ProxyFaults(
+        slowest_call=rng.choice([0.0, 0.01, 0.5, 2.5]),
+        slowest_job=rng.choice([0.0, 0.05, 2.0]),
+        refuse=_chance(rng, 0.2),
+        lose_answer=_chance(rng, 0.2),
+        act_late=_chance(rng, 0.2),
+        latest=3.0,
+        lie=_chance(rng, 0.15),
+        fail_job=_chance(rng, 0.15),
+        longest_request=rng.choice([0.0, 0.5, 6.0]),
     )
-    untagged = rng.random() < 0.25
-    if untagged:
-        # Such routers add while the caller waits, and give up when it hangs up: nothing comes late.
-        calm_down = {"act_late": 0.0, "slowest_call": 0.01, "slowest_job": 0.0}
-        routers = (*routers[:-1], msgspec.structs.replace(routers[-1], **calm_down))
-    return Weather(
-        seconds=rng.uniform(6, 18),
-        rollouts=rng.randint(1, 4),
-        cells=rng.choice([0, 0, 1]),
-        proxies=proxies,
-        observer=rng.random() < 0.4,
-        window=rng.choice([None, 120.0, 20.0]),
-        log=LogFaults() if calm else log,
-        routers=tuple(ProxyFaults() for _ in routers) if calm else routers,
-        untagged=untagged,
-        crashes=0.0 if calm else rng.choice([0.0, 4.0, 12.0]),
-        outages=0.0 if calm else rng.choice([0.0, 5.0, 15.0]),
-        operator=rng.choice([0.0, 0.0, 5.0]),
-        garbage=rng.choice([0.0, 3.0]),
+    return RouterWeather(
+        kind=kind,
+        faults=ProxyFaults(longest_request=faults.longest_request) if calm else temper(kind, faults),
+        exclusive=rng.random() < 0.15,
+        budget=rng.choice([0.0, 0.34, 0.5, 0.5, 1.0]),
     )

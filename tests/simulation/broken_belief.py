@@ -1,0 +1,104 @@
+"""Broken builds that get wrong what is true: the fold and the gates."""
+
+import msgspec
+
+from rollbook.projections import gates, roster, transitions
+from rollbook.projections.admission import Admission
+from rollbook.projections.desk import Desk
+from rollbook.projections.projector import Projector
+from rollbook.projections.roster import Roster
+from rollbook.projections.transitions import Relation
+
+# ---------------------------------------------------------------- the fold
+
+
+def stale_facts_count(patch):
+    """[I2, I3] the incarnation check is skipped"""
+    patch.setattr(roster, "relate", lambda number, known: Relation.SAME if number <= known else Relation.NEWER)
+
+
+def the_dead_rise(patch):
+    """[I2] an Up counts whatever its author has seen"""
+    rule = transitions.rule
+    patch.setattr(roster, "rule", lambda *about: msgspec.structs.replace(rule(*about), if_seen=False))
+
+
+def repeated_facts_count(patch):
+    """[I2] a repeated id is folded again"""
+    patch.setattr(Roster, "_repeated", lambda self, entity, fact_id: False)
+
+
+def gaps_are_passed_over(patch):
+    """[I5] what a reader lost is not read again"""
+    fold = Projector._fold
+
+    def blind(self, batch):
+        if batch:
+            self.state.sequence = max(self.state.sequence, batch[0].sequence - 1)
+        return fold(self, batch)
+
+    patch.setattr(Projector, "_fold", blind)
+
+
+# ---------------------------------------------------------------- gates
+
+
+def no_second_look(patch):
+    """[I2] the roster is not asked again after the intent"""
+    patch.setattr(Desk, "unwanted", lambda self, *about: None)
+
+
+def half_a_cell_is_enough(patch):
+    """[I2] a cell is registered before all its ranks serve"""
+    patch.setattr(gates, "_cell_gap", lambda *about: None)
+
+
+def weights_do_not_matter(patch):
+    """old weights are let in"""
+    patch.setattr(gates, "weights", lambda *about: None)
+
+
+def readiness_does_not_matter(patch):
+    """nobody asks the worker before it is added"""
+
+    async def ready(self, *about):
+        return None
+
+    patch.setattr(Admission, "ready", ready)
+
+
+def nobody_asks_who_answers(patch):
+    """a stranger on a reused port is taken for the worker"""
+    probe = Admission._probe
+
+    async def anybody(self, url, path, identity):
+        return await probe(self, url, path, None)
+
+    patch.setattr(Admission, "_probe", anybody)
+
+
+def addresses_are_cached(patch):
+    """[I6] the provider is asked once per worker"""
+    locate = Admission.locate
+    cache = {}
+
+    async def cached(self, name, incarnation, canonical):
+        if (id(self), name) not in cache:
+            cache[id(self), name] = await locate(self, name, incarnation, canonical)
+        return cache[id(self), name]
+
+    patch.setattr(Admission, "locate", cached)
+
+
+MUTATIONS = (
+    stale_facts_count,
+    the_dead_rise,
+    repeated_facts_count,
+    gaps_are_passed_over,
+    no_second_look,
+    half_a_cell_is_enough,
+    weights_do_not_matter,
+    readiness_does_not_matter,
+    nobody_asks_who_answers,
+    addresses_are_cached,
+)

@@ -1,0 +1,75 @@
+"""The fleet's rules in the simulation's own words: it asks neither gates nor plan nor evidence of the code under test.
+
+They are read off `semantics`: who belongs in a router (section 4), what a removal stands on (section 3 and I12).
+"""
+
+from typing import Final
+
+from rollbook.projections.policy import Policy
+from rollbook.projections.roster import Roster
+
+DIRECT: Final = {"exited", "actor_dead", "refused", "operator", "planned"}
+"""Evidence that somebody saw with his own eyes; everything else was inferred."""
+
+
+def _asleep(policy: Policy, worker) -> bool:
+    return worker.suspension is not None and policy.pools[worker.pool].deregister_suspended
+
+
+def _complete(roster: Roster, worker) -> bool:
+    if worker.cell_size <= 1:
+        return True
+    ranks = {
+        other.rank
+        for other in roster.workers.values()
+        if (other.pool, other.cell, other.cell_incarnation) == (worker.pool, worker.cell, worker.cell_incarnation)
+        and other.phase == "serving"
+    }
+    return len(ranks) >= worker.cell_size
+
+
+def wanted(roster: Roster, policy: Policy, router: str, name: str) -> int | None:
+    """The incarnation of `name` that belongs in `router`, by the standing gates; None if none does."""
+    worker = roster.workers.get(name)
+    if worker is None or roster.ended or name in roster.cordons or worker.pool not in policy.proxies[router].pools:
+        return None
+    if worker.phase != "serving" or _asleep(policy, worker) or not worker.entrypoint:
+        return None
+    return worker.incarnation if _complete(roster, worker) else None
+
+
+def planned(roster: Roster, policy: Policy, router: str, name: str, incarnation: int) -> bool:
+    """Whether somebody meant this life to leave `router`, and nobody thinks that it is dead: it is drained first."""
+    worker = roster.workers.get(name)
+    if worker is None or worker.incarnation != incarnation or worker.evidence not in {None, "planned", "operator"}:
+        return False
+    return _meant(roster, policy, router, worker)
+
+
+def inferred(roster: Roster, policy: Policy, router: str, name: str, incarnation: int) -> bool:
+    """Whether this life is to leave `router` only because something did not answer or did not show it."""
+    worker = roster.workers.get(name)
+    if worker is None:
+        return not roster.ended and incarnation > roster.tombstones.get(name, 0)
+    if worker.incarnation != incarnation:
+        return worker.incarnation < incarnation
+    if _meant(roster, policy, router, worker):
+        return False
+    if worker.phase != "serving":
+        return worker.evidence not in DIRECT
+    mates = [other for other in roster.workers.values() if (other.pool, other.cell) == (worker.pool, worker.cell)]
+    return not any(
+        mate.evidence in DIRECT or (mate.cell_incarnation or 0) > (worker.cell_incarnation or 0) for mate in mates
+    )
+
+
+def _meant(roster: Roster, policy: Policy, router: str, worker) -> bool:
+    return (
+        roster.ended
+        or worker.name in roster.cordons
+        or worker.phase in {"draining", "retired"}
+        or worker.evidence in {"planned", "operator"}
+        or _asleep(policy, worker)
+        or worker.pool not in policy.proxies[router].pools
+        or not worker.entrypoint
+    )

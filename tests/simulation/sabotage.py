@@ -1,0 +1,41 @@
+"""Builds in which one guard is broken: each says which, and what it is there for. The simulation must find every one.
+
+A mutation takes pytest's monkeypatch. `found` runs seeds until one is wrong.
+"""
+
+import sys
+
+import pytest
+from simulation import broken_belief, broken_rules, broken_steps
+from simulation.run import simulate
+from simulation.world import Wrong
+
+SABOTAGES = (*broken_belief.MUTATIONS, *broken_steps.MUTATIONS, *broken_rules.MUTATIONS)
+MOST_SEEDS = 400
+"""Within which every mutation must be found."""
+
+
+def found(sabotage) -> tuple[int, str] | None:
+    """The first wrong seed and what was wrong; None if the simulation did not notice."""
+    with pytest.MonkeyPatch.context() as patch:
+        sabotage(patch)
+        for seed in range(MOST_SEEDS):
+            try:
+                simulate(seed)
+            except Wrong as exc:
+                return seed, str(exc)
+    return None
+
+
+def table() -> int:
+    """Print, for docs/simulation.md, after how many schedules each is found."""
+    sys.stdout.write("| mutation | what is broken | found in schedule | as |\n|---|---|---|---|\n")
+    missed = 0
+    for sabotage in SABOTAGES:
+        hit = found(sabotage)
+        missed += hit is None
+        where, told = ("not found", "") if hit is None else (str(hit[0] + 1), hit[1].split("\n\n")[0])
+        rule = told[told.find("[") : told.find("]") + 1] if "[" in told else "a rule without a number"
+        sys.stdout.write(f"| `{sabotage.__name__}` | {sabotage.__doc__.strip()} | {where} | {rule} |\n")
+        sys.stdout.flush()
+    return 1 if missed else 0
