@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-import itertools
 import json
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 from msgspec import inspect
 
+from rollbook.adapters.docstrings import field_docstrings, one_line
 from rollbook.adapters.proxies.registry import BUILT_IN, find_kind
 from rollbook.adapters.secret_ref import SecretRef
 from rollbook.adapters.settings.model import (
@@ -111,34 +108,16 @@ def page() -> Iterator[str]:
         yield ""
         yield f"## {title}"
         yield ""
-        yield _one_line(struct.__doc__ or "")
+        yield one_line(struct.__doc__ or "")
         yield ""
         yield "| key | is | default | |"
         yield "|---|---|---|---|"
         info = inspect.type_info(struct)
         assert isinstance(info, inspect.StructType)  # noqa: S101 - what `_SECTIONS` holds
-        told = _field_docstrings(struct)
+        told = field_docstrings(struct)
         for field in info.fields:
             kind = without_none(field.type)
-            yield f"| `{field.name}` | {_kind(kind)} | {_default(field, kind)} | {_one_line(told[field.name])} |"
-
-
-def _field_docstrings(struct: type[msgspec.Struct]) -> dict[str, str]:
-    """The string literal under each annotated name of the class. Raises `KeyError` later for a field without one."""
-    source = Path(sys.modules[struct.__module__].__file__ or "").read_text(encoding="utf-8")
-    (body,) = [
-        node.body for node in ast.parse(source).body if isinstance(node, ast.ClassDef) and node.name == struct.__name__
-    ]
-    found: dict[str, str] = {}
-    for node, below in itertools.pairwise(body):
-        if (
-            isinstance(node, ast.AnnAssign)
-            and isinstance(node.target, ast.Name)
-            and isinstance(below, ast.Expr)
-            and isinstance(below.value, ast.Constant)
-        ):
-            found[node.target.id] = str(below.value.value)
-    return found
+            yield f"| `{field.name}` | {_kind(kind)} | {_default(field, kind)} | {one_line(told[field.name])} |"
 
 
 def _kind(kind: inspect.Type) -> str:
@@ -154,10 +133,6 @@ def _default(field: inspect.Field, kind: inspect.Type) -> str:
         return ""
     value: Any = field.default
     return f"`{json.dumps(value)}`"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
 
 
 if __name__ == "__main__":

@@ -37,5 +37,7 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
 
     FAMILY: ClassVar[str] = ""
     """The second word of the CloudEvents type and of the subject."""
+    PUBLISHED_BY: ClassVar[str] = ""
+    """Who says it, for the catalogue in docs/events.md."""
     VERSION: ClassVar[int] = 1
     """Counts changes of meaning; an older version in the log is upcast, never edited."""

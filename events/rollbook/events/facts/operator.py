@@ -11,15 +11,19 @@ class OperatorFact(Fact, frozen=True, kw_only=True, omit_defaults=True, gc=False
     """Base of the family."""
 
     FAMILY: ClassVar[str] = "operator"
+    PUBLISHED_BY: ClassVar[str] = "`rollbook` on the command line, and programs on behalf of a person"
 
     by: str
+    """Who decided."""
     why: str
+    """Why, for people."""
 
 
 class OperatorWorkerFact(OperatorFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A decision about one worker, known or not."""
 
     worker: Name
+    """Its name."""
 
 
 class WorkerCordoned(OperatorWorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -38,12 +42,14 @@ class DrainRequested(OperatorWorkerFact, frozen=True, kw_only=True, omit_default
     """Take its current life out of rotation, letting running requests end."""
 
     deadline_seconds: float | None = None
+    """Seconds that running requests get. Left out: what the proxy's configuration says."""
 
 
 class OperatorProxyFact(OperatorFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A decision about reconciliation: of one proxy, or of all (`proxy` left out)."""
 
     proxy: Name | None = None
+    """Its name in the configuration. Left out: all of them."""
 
 
 class ReconcileHeld(OperatorProxyFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):

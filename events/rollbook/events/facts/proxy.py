@@ -11,15 +11,19 @@ class ProxyFact(Fact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Base of the family."""
 
     FAMILY: ClassVar[str] = "proxy"
+    PUBLISHED_BY: ClassVar[str] = "the leading controller"
 
     proxy: Name
+    """Its name in the configuration."""
 
 
 class RegistrationFact(ProxyFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """About one life of one worker at one proxy."""
 
     worker: Name
+    """Its name."""
     incarnation: Incarnation
+    """Which life of it."""
     url: Url
     """Canonical: scheme, lower-case host, no default port, no trailing slash."""
     cause: Sequence = 0
@@ -30,6 +34,7 @@ class Registering(RegistrationFact, frozen=True, kw_only=True, omit_defaults=Tru
     """Intent, before the admin call that adds."""
 
     reason: str = ""
+    """Why, for people."""
 
 
 class Registered(RegistrationFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -40,6 +45,7 @@ class Deregistering(RegistrationFact, frozen=True, kw_only=True, omit_defaults=T
     """Intent, before the admin call that removes; `reason` is the gate that failed."""
 
     reason: str = ""
+    """The gate that failed, for people."""
     drain_seconds: float | None = None
     """For so long at most its running requests are waited for first, while it gets no new ones. None: no drain."""
 
@@ -52,7 +58,9 @@ class RegistrationFailed(RegistrationFact, frozen=True, kw_only=True, omit_defau
     """The admin call failed, or its success was not seen in time. What the proxy holds is then read again."""
 
     action: Literal["register", "deregister"]
+    """What was tried."""
     reason: str
+    """What the proxy answered, or what was not seen, for people."""
     retryable: bool = True
     """False: the proxy cannot do it at all; it is shown, not retried."""
     called: bool = True
@@ -98,8 +106,11 @@ class ForeignRemoving(ForeignFact, frozen=True, kw_only=True, omit_defaults=True
     """Intent, before the admin call that removes it; the tags that it carries say whose it is, if it has any."""
 
     fleet: str | None = None
+    """The tag; left out if it has none."""
     worker: str | None = None
+    """The tag; left out if it has none."""
     incarnation: int | None = None
+    """The tag; left out if it has none."""
 
 
 class ForeignRemoved(ForeignFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -110,22 +121,27 @@ class ForeignRemovalFailed(ForeignFact, frozen=True, kw_only=True, omit_defaults
     """The admin call failed or was not made, or its success was not seen in time."""
 
     reason: str
+    """What the proxy answered, or what was not seen, for people."""
 
 
 class ProxyUnreachable(ProxyFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Its admin API did not give a usable answer; written on change only."""
 
     reason: str
+    """What was answered, or not, for people."""
 
 
 class ProxyReachable(ProxyFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """It answers again, or for the first time."""
 
     version: str | None = None
+    """Of the router, where it tells."""
 
 
 class LeadershipTaken(ProxyFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A projector became this proxy's only writer; moving the subject's sequence fences its predecessor."""
 
     owner: str
+    """The controller, as in the envelope's source."""
     epoch: Count
+    """Of its leadership; a later one has a higher number."""

@@ -11,9 +11,13 @@ class MessageQuarantined(Fact, frozen=True, kw_only=True, omit_defaults=True, gc
     """Says where the message is and what is wrong with it; does not copy it. Written once per sequence."""
 
     FAMILY: ClassVar[str] = "quarantine"
+    PUBLISHED_BY: ClassVar[str] = "the leading controller"
 
     sequence: Sequence
+    """Where the message is."""
     subject: str
+    """What it was published on."""
     reason: str
     """A constant word, as in `Undecodable.reason`."""
     detail: str = ""
+    """A sentence for people."""

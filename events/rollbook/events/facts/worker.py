@@ -35,14 +35,20 @@ class WorkerFact(Fact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """
 
     FAMILY: ClassVar[str] = "worker"
+    PUBLISHED_BY: ClassVar[str] = "the worker, health checks, recovery threads, the Ray manager"
 
     worker: Name
+    """Its name."""
     incarnation: Incarnation
+    """Which life of it: 1 for the first, more for every later one."""
     seen: Sequence = 0
     """The worker subject's last sequence that the author knew; 0 for none."""
     pool: Name | None = None
+    """The pool that it belongs to, where its name does not say it."""
     cell: Name | None = None
+    """Its cell within the pool, where its name does not say it."""
     rank: Count | None = None
+    """Its place in the cell, from 0, where its name does not say it."""
     cell_size: Count = 1
     """Workers that live and die together."""
     cell_incarnation: Incarnation | None = None
@@ -62,8 +68,12 @@ class WorkerFact(Fact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 class WorkerStarted(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A process began; it cannot serve yet (compiling, loading weights)."""
 
+    PUBLISHED_BY: ClassVar[str] = "the worker, or whoever starts it: the Ray manager, a recovery thread"
+
     node: str | None = None
+    """The machine it runs on, for people."""
     pid: Count | None = None
+    """Its process there, for people."""
 
 
 class WorkerUp(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -74,19 +84,26 @@ class WorkerDown(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=F
     """This life is over."""
 
     evidence: Evidence
+    """How it is known. `exited`, `actor_dead`, `refused`, `operator` and `planned` were seen; the
+    others are inferred."""
     reason: str = ""
+    """For people."""
 
 
 class WorkerSuspected(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """A probe failed, not yet often enough to say that it is down."""
 
+    PUBLISHED_BY: ClassVar[str] = "health checks"
+
     reason: str = ""
+    """For people."""
 
 
 class WorkerSuspended(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Asleep on purpose (weight update, offload): not dead, not to be probed."""
 
     reason: str = ""
+    """For people."""
     until: str | None = None
     """RFC 3339; the leader publishes WorkerResumed when its clock passes it. Left out: until resumed."""
 
@@ -94,36 +111,54 @@ class WorkerSuspended(WorkerFact, frozen=True, kw_only=True, omit_defaults=True,
 class WorkerResumed(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The suspension is over, or a suspicion proved wrong."""
 
+    PUBLISHED_BY: ClassVar[str] = (
+        "the worker or its trainer; health checks; the leading controller when `until` is over"
+    )
+
     reason: str = ""
+    """For people."""
 
 
 class WorkerDraining(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """It is about to stop: no new requests, the running ones may end."""
 
     reason: str = ""
+    """For people."""
     deadline_seconds: float | None = None
+    """Seconds that running requests get. Left out: what the proxy's configuration says."""
 
 
 class WorkerRetired(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """It left on purpose and this life does not come back."""
 
     reason: str = ""
+    """For people."""
 
 
 class WeightsLoaded(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """It now holds this version of the weights."""
 
+    PUBLISHED_BY: ClassVar[str] = "the worker, or the trainer that loaded it"
+
     version: Integer
+    """Of the weights."""
 
 
 class RecoveryStarted(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Somebody began to replace this life by a new one."""
 
+    PUBLISHED_BY: ClassVar[str] = "whoever restarts workers: the Ray manager, a recovery thread"
+
     attempt: Count = 1
+    """Which try it is, from 1."""
 
 
 class RecoveryFailed(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """The attempt to replace this life failed."""
 
+    PUBLISHED_BY: ClassVar[str] = "whoever restarts workers: the Ray manager, a recovery thread"
+
     attempt: Count = 1
+    """Which try it was, from 1."""
     reason: str = ""
+    """For people."""
