@@ -148,7 +148,7 @@ class Lane:
         loop: asyncio.Task[None] | None = None
         try:
             await self._projector.passed(await self._writer.take_over(owner, epoch))
-            self._heal_at = self._clock.monotonic() + self._paces.call_deadline
+            self._heal_at = self._clock.monotonic() + self._policy.call_seconds(self._served)
             self._notes.begin()
             self._guard.begin()
             self._strangers.broken = self._broken
