@@ -8,6 +8,7 @@ outcome, and is not planned meanwhile. A lane knows nothing of other lanes [I10]
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from rollbook.projections import plan
 from rollbook.projections.admission import Admission
@@ -19,7 +20,7 @@ from rollbook.projections.ghosts import Ghosts
 from rollbook.projections.guard import Guard
 from rollbook.projections.listing import Believer, Reader, Seen
 from rollbook.projections.notes import Notes
-from rollbook.projections.observed import Observed, observe
+from rollbook.projections.observed import Observed
 from rollbook.projections.outcomes import Outcome, Recorder
 from rollbook.projections.patience import Patience
 from rollbook.projections.policy import Policy, ProxyPolicy
@@ -27,6 +28,7 @@ from rollbook.projections.ports import Proxy, ProxyUnavailable
 from rollbook.projections.projector import Marks, Projector
 from rollbook.projections.resources import Resources
 from rollbook.projections.retries import Retries
+from rollbook.projections.settled import Planned, Settled
 from rollbook.projections.steps import Steps
 from rollbook.projections.strangers import Strangers
 from rollbook.projections.writer import FencedWriter
@@ -78,6 +80,7 @@ class Lane:
         self._steps = Steps(self._desk, self._guard)
         others = Retries(policy.reconcile, resources.clock, resources.rng)
         self._strangers = Strangers(self._desk, projector, self._writer, others, resources.tell)
+        self._settled = Settled(policy, served, proxy.capabilities, self._guard.pool)
         self._ghosts = Ghosts()
         self._force: str | None = None
         self._patience = Patience(self._desk, self._retries, resources.clock)
@@ -106,12 +109,16 @@ class Lane:
     # -------------------------------------------------------------- being woken and looked at
 
     def mark(self, marks: Marks) -> None:
-        """These workers' standing may have changed."""
+        """These workers' standing may have changed, or what the log says of their registrations."""
+        self._settled.forget(marks.told.get(self.name, ()))
+        self._settled.forget(marks.workers)
         if marks.everything:
+            self._settled.forget_all()
             self._everything = True
             self._retries.hurry()
-        self._dirty.update(marks.workers)
-        self._wake.set()
+        if marks.everything or marks.workers:
+            self._dirty.update(marks.workers)
+            self._wake.set()
 
     def force_once(self, by: str) -> None:
         """Let the next full pass exceed the removal budget, on the word of `by`; and let it come now."""
@@ -223,15 +230,13 @@ class Lane:
     async def _act(self, seen: Seen, keys: dict[str, None], *, full: bool) -> None:
         state = self._projector.state
         ghosts = self._ghosts.now(self._desk.record, self._clock.monotonic())
-        observed = observe(self._policy.fleet, self._desk.record, seen.listing, self._capabilities, ghosts)
-        made = plan.make_plan(
-            state, self._policy, self._served, observed, None if full else keys, self._moved, self._capabilities
-        )
-        self._guard.listed(self._sizes(observed))
+        planned = self._settled.plan(state, seen.listing, None if full else keys, self._moved, ghosts)
+        made, observed = planned.plan, planned.observed
+        self._guard.listed(planned.sizes)
         needing = self._in_flight.keys() | {action.worker for action in made.actions}
         self._retries.forgive(None if full else keys, needing)
         if full:
-            await self._look_at_all(seen, observed, made)
+            await self._look_at_all(seen, planned)
         if (report := self._guard.report()) is not None:
             await self._notes.withheld(report)
         if state.roster.holding(self.name) is None:
@@ -240,8 +245,9 @@ class Lane:
             self._patience.rest()
         self.passes += full
 
-    async def _look_at_all(self, seen: Seen, observed: Observed, made: plan.Plan) -> None:
+    async def _look_at_all(self, seen: Seen, planned: Planned) -> None:
         """What only a full pass can tell."""
+        made, observed = planned.plan, planned.observed
         wanting = {action.worker for action in made.actions if isinstance(action, plan.Add)}
         self.held = {name: held for name, held in self.held.items() if name in wanting}
         self._finished = {name: tick for name, tick in self._finished.items() if tick > seen.began}
@@ -252,15 +258,7 @@ class Lane:
         await self._notes.drift(made, observed, self._finished.keys() | self._in_flight.keys())
         if self._served.exclusive and self._capabilities.remove:
             self._strangers.look(observed.strangers, seen)
-        self._look_for_moves(observed)
-
-    def _sizes(self, observed: Observed) -> dict[str, int]:
-        """Entries of ours by pool."""
-        sizes: dict[str, int] = {}
-        for name, owned in observed.owned.items():
-            pool = self._guard.pool(name)
-            sizes[pool] = sizes.get(pool, 0) + sum(own.certain for own in owned)
-        return sizes
+        self._look_for_moves(planned.places)
 
     def _begin(self, seen: Seen, observed: Observed, made: plan.Plan, keys: dict[str, None], *, full: bool) -> None:
         """Start the next step of every key that asks for one."""
@@ -277,11 +275,10 @@ class Lane:
                 self._start(action, seen, observed)
         self._again.update(_more_than_once(made.actions))
 
-    def _look_for_moves(self, observed: Observed) -> None:
+    def _look_for_moves(self, places: Mapping[str, str]) -> None:
         """Ask where the listed workers are now, beside the loop: a provider that is slow holds up no step."""
         if self._looking is None or self._looking.done():
-            listed = {name: owned[0].entry.url for name, owned in observed.owned.items() if len(owned) == 1}
-            self._looking = asyncio.create_task(self._find_moved(listed))
+            self._looking = asyncio.create_task(self._find_moved(dict(places)))
             self._looking.add_done_callback(self._looked)
 
     def _looked(self, looking: asyncio.Task[None]) -> None:

@@ -39,7 +39,10 @@ class Marks(msgspec.Struct, gc=False):
     """What changed in one batch, merged: the keys to look at again."""
 
     workers: dict[str, None] = {}
+    """Whose standing may be another now."""
     everything: bool = False
+    told: dict[str, dict[str, None]] = {}
+    """By proxy: about whose registrations there the log has said something."""
 
 
 Listener = Callable[[Marks], None]
@@ -69,7 +72,10 @@ class Projector:
         self._tickets = itertools.count()
 
     def listen(self, listener: Listener) -> Forget:
-        """Call `listener` after every batch that changed a worker's standing, until forgotten. It must not block."""
+        """Call `listener` after every batch that changed a worker's standing or registrations, until forgotten.
+
+        It must not block.
+        """
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -144,11 +150,15 @@ class Projector:
             self.last = stored
             for witness in tuple(self._witnesses):
                 witness(stored, recorded, change)
-            if recorded is not None and not isinstance(recorded.fact, ProxyFact):
+            if recorded is None:
+                continue
+            if not isinstance(recorded.fact, ProxyFact):
                 marks.everything = marks.everything or change.everything
                 marks.workers.update(dict.fromkeys(change.workers))
+            elif change.workers:
+                marks.told.setdefault(recorded.fact.proxy, {}).update(dict.fromkeys(change.workers))
         self._release()
-        if marks.everything or marks.workers:
+        if marks.everything or marks.workers or marks.told:
             for listener in tuple(self._listeners):
                 listener(marks)
         return contiguous

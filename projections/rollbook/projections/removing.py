@@ -57,11 +57,11 @@ class Removing:
                 # Whoever has been drained leaves, whatever is thought of it by then.
                 certain = not (isinstance(intent, int) and await self._drain(action, drain_seconds))
                 async with self._slots:
-                    ended = await self._call(action, about, intent, certain=certain)
+                    ended = await self._call(action, about, intent, certain=certain, planned=True)
             else:
                 async with self._slots:
                     intent = await self._begin(action, about, seen, changing, None)
-                    ended = await self._call(action, about, intent, certain=certain)
+                    ended = await self._call(action, about, intent, certain=certain, planned=False)
             return ended if isinstance(ended, Outcome) else await self._confirm(action, about, ended)
 
     async def _begin(
@@ -78,14 +78,21 @@ class Removing:
         reason = action.reason if forced_by is None else f"{action.reason}; forced by {forced_by}"
         return await desk.recorder.deregistering(about, reason, drain_seconds)
 
-    async def _call(self, action: Remove, about: About, intent: int | Outcome, *, certain: bool) -> int | Outcome:
-        """Ask the proxy; the intent's sequence if it did not say no. `certain` is what the guard let pass unasked."""
+    async def _call(
+        self, action: Remove, about: About, intent: int | Outcome, *, certain: bool, planned: bool
+    ) -> int | Outcome:
+        """Ask the proxy; the intent's sequence if it did not say no.
+
+        `certain` is what the guard let pass unasked, `planned` what was to be drained before this.
+        """
         if isinstance(intent, Outcome):
             return intent
         desk = self._desk
         against = desk.on_hold() or self._needed(action) or await self._stayed(action)
         if against is None and certain and self._guard.ground(action) is Ground.INFERRED:
             against = "nobody is certain any more that it must go"
+        if against is None and not planned and self._drain_seconds(action) is not None:
+            against = "somebody means it to go by now, so it is drained first"
         if against is not None:
             self._guard.stayed(action)
             return await desk.recorder.not_called(about, intent, "deregister", against)
