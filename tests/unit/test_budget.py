@@ -105,3 +105,26 @@ def test_in_no_window_more_go_than_the_part_of_its_largest_listing(part, steps):
         # A listing counts from its moment; what was let go was let go under the largest of ITS window.
         largest = max(size for moment, size in sizes if moment >= now - 2 * WINDOW)
         assert len(gone) <= (0 if part == 0 else max(1, part * largest + 1))
+
+
+def test_only_who_counts_is_remembered():
+    """A fleet whose workers are all seen to die, for ever, leaves nothing here."""
+    budget = Budget(0.5)
+    budget.listed({"rollout": 8}, 0.0)
+    for life in lives(1000):
+        budget.called("rollout", life)
+    assert let_go(budget, "rollout", 8) == 4
+    for life in lives(4):
+        budget.give_back("rollout", life)
+    assert let_go(budget, "rollout", 8) == 4
+
+
+def test_what_is_given_back_and_taken_again_counts_from_the_second_time():
+    budget = Budget(0.5)
+    budget.listed({"rollout": 2}, 0.0)
+    [first, second] = lives(2)
+    assert budget.take("rollout", first, 0.0)
+    budget.give_back("rollout", first)
+    assert budget.take("rollout", first, 30.0)
+    assert not budget.take("rollout", second, WINDOW + 1.0)
+    assert budget.take("rollout", second, WINDOW + 31.0)

@@ -12,6 +12,10 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
+from rollbook.projections.observed import Life
+
 WINDOW: Final = 60.0
 """Seconds over which removals are counted and listings remembered."""
 
@@ -24,17 +28,12 @@ class Budget:
 
     def __init__(self, part: float) -> None:
         self._part = part
-        self._sizes: dict[str, deque[tuple[float, int]]] = {}
-        """By pool: moments and sizes of listings, falling; so the first is the largest."""
-        self._gone: dict[str, dict[tuple[str, int], float]] = {}
-        """By pool: the lives that were let go, and when first."""
-        self._called: dict[str, set[tuple[str, int]]] = {}
-        """By pool: those of them for which a call was made."""
+        self._pools: dict[str, _Counts] = {}
 
     def listed(self, sizes: Mapping[str, int], now: float) -> None:
         """A complete listing has so many entries of ours of each pool."""
-        for pool in self._sizes.keys() | sizes.keys():
-            kept = self._sizes.setdefault(pool, deque())
+        for pool in self._pools.keys() | sizes.keys():
+            kept = self._counts(pool).sizes
             size = sizes.get(pool, 0)
             while kept and kept[-1][1] <= size:
                 kept.pop()
@@ -45,29 +44,55 @@ class Budget:
 
         So a pool of one can lose its one, and a pool of two one of them.
         """
-        kept = self._sizes.get(pool, deque())
+        kept = self._counts(pool).sizes
         while len(kept) > 1 and kept[0][0] < now - WINDOW:
             kept.popleft()
         largest = kept[0][1] if kept else 0
         return 0 if self._part == 0 else max(1, math.ceil(self._part * largest - _ROUNDING))
 
-    def take(self, pool: str, life: tuple[str, int], now: float) -> bool:
+    def take(self, pool: str, life: Life, now: float) -> bool:
         """Whether this life may go on inferred evidence; then it counts, once, until the window has passed."""
-        gone = self._gone[pool] = {
-            one: moment for one, moment in self._gone.get(pool, {}).items() if moment >= now - WINDOW
-        }
-        self._called[pool] = self._called.get(pool, set()) & gone.keys()
-        if life not in gone:
-            if len(gone) >= self.allowed(pool, now):
+        counts = self._counts(pool)
+        counts.forget_before(now - WINDOW)
+        if life not in counts.gone:
+            if len(counts.gone) >= self.allowed(pool, now):
                 return False
-            gone[life] = now
+            counts.gone[life] = now
+            counts.order.append((now, life))
         return True
 
-    def called(self, pool: str, life: tuple[str, int]) -> None:
-        """A call that removes it begins: from now on it counts, whatever is heard of it."""
-        self._called.setdefault(pool, set()).add(life)
+    def called(self, pool: str, life: Life) -> None:
+        """A call that removes it begins: if it counts, it does so from now on whatever is heard of it."""
+        counts = self._counts(pool)
+        if life in counts.gone:
+            counts.called.add(life)
 
-    def give_back(self, pool: str, life: tuple[str, int]) -> None:
+    def give_back(self, pool: str, life: Life) -> None:
         """It was not removed after all; unless a call was made for it before, which may have worked."""
-        if life not in self._called.get(pool, ()):
-            self._gone.get(pool, {}).pop(life, None)
+        counts = self._counts(pool)
+        if life not in counts.called:
+            counts.gone.pop(life, None)
+
+    def _counts(self, pool: str) -> _Counts:
+        return self._pools.setdefault(pool, _Counts())
+
+
+class _Counts(msgspec.Struct, gc=False):
+    """Of one pool."""
+
+    sizes: deque[tuple[float, int]] = msgspec.field(default_factory=deque)
+    """Moments and sizes of listings, falling; so the first is the largest."""
+    gone: dict[Life, float] = {}
+    """The lives that were let go, and when first."""
+    order: deque[tuple[float, Life]] = msgspec.field(default_factory=deque)
+    """The same, the oldest first; also those that were given back meanwhile."""
+    called: set[Life] = set()
+    """Those that are gone and for which a call was made."""
+
+    def forget_before(self, moment: float) -> None:
+        """Whoever was let go before counts no more."""
+        while self.order and self.order[0][0] < moment:
+            when, life = self.order.popleft()
+            if self.gone.get(life) == when:
+                del self.gone[life]
+                self.called.discard(life)
