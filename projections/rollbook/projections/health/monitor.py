@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
@@ -33,6 +34,7 @@ IDLE_SECONDS: Final = 0.25
 LOCATE_SECONDS: Final = 5.0
 HELD_UP_SECONDS: Final = 1.0
 """A timeout noticed so late says more about the monitor, which was stopped or starved, than about the worker."""
+LATENESS_KEPT: Final = 10_000
 LONGEST_REASON: Final = 300
 """Letters of a reason in a fact."""
 
@@ -83,6 +85,8 @@ class MonitorStats(msgspec.Struct):
     """Facts written."""
     superseded: int = 0
     """Verdicts dropped because something happened to the worker during the probe."""
+    lateness: deque[float] = msgspec.field(default_factory=lambda: deque(maxlen=LATENESS_KEPT))
+    """Seconds by which the last probes began after their time."""
 
 
 class Monitor:
@@ -224,6 +228,7 @@ class Monitor:
 
     async def _probe(self, subject: Subject, tally: Tally, as_of: int) -> None:
         """Ask, count, and write down what it amounts to."""
+        self.stats.lateness.append(self._clock.monotonic() - subject.due)
         pool = self._pools[subject.pool]
         try:
             finding = await _asked(pool, subject, self._clock)
