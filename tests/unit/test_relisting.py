@@ -7,6 +7,7 @@ from support.fleet import BY, Fleet, W, on_virtual_time
 
 from rollbook.adapters.memory.log import MemoryLog
 from rollbook.events import FleetObserved, WorkerCordoned, WorkerUp
+from rollbook.projections.authority import LeadershipLost
 from rollbook.projections.catchup import newest_state
 from rollbook.projections.ports import HistoryHole, ProviderUnavailable
 from rollbook.projections.projector import LogRewound
@@ -21,6 +22,7 @@ class Relisted(Fleet):
     def make(self, owner="one", rng=None, *, standby=True):
         made = super().make(owner, rng, standby=standby)
         made._relist = self.relist
+        self.leadership = made._leadership
         return made
 
     def make_anew(self):
@@ -168,6 +170,25 @@ async def test_a_provider_that_does_not_answer_leaves_everything_as_it_is():
         await fleet.start("two")
     assert fleet.listed() != []
     assert fleet.seat.owner is None
+
+
+@on_virtual_time
+async def test_i7_who_wakes_up_after_its_lease_with_a_listing_in_hand_writes_none():
+    fleet = await with_a_worker()
+    await fleet.stop()
+    fleet.make_anew()
+    fleet.relist = True
+    listed = fleet.provider.list_workers
+
+    async def slow():
+        found = await listed()
+        fleet.leadership.left = lambda: 0.0  # stopped here, and its own clock is the first to know
+        return found
+
+    fleet.provider.list_workers = slow
+    with pytest.raises(LeadershipLost):
+        await fleet.start("two", standby=False)
+    assert fleet.facts(FleetObserved) == []
 
 
 @on_virtual_time

@@ -11,6 +11,7 @@ import contextlib
 
 from rollbook.events import Codec, FleetObserved, ObservedWorker, RollbookError
 from rollbook.events.times import rfc3339
+from rollbook.projections.authority import Authority
 from rollbook.projections.fold import State
 from rollbook.projections.keeper import Keeper
 from rollbook.projections.policy import Policy
@@ -47,7 +48,7 @@ async def whole_part(log: EventLog, tell: Tell) -> State:
 async def relist(policy: Policy, projector: Projector, resources: Resources, keeper: Keeper) -> None:
     """Write down who is there, fold it, and keep that state.
 
-    Raises `NotRelisted`, `ProviderUnavailable`, `LogError`.
+    Raises `NotRelisted`, `ProviderUnavailable`, `LogError`, `LeadershipLost`.
     """
     as_of = projector.state.sequence
     listed = await resources.provider.list_workers()
@@ -61,6 +62,7 @@ async def relist(policy: Policy, projector: Projector, resources: Resources, kee
     draft = Codec(policy.fleet).draft(
         fact, id=resources.ids.new(), time=rfc3339(resources.clock.now()), publisher=resources.owner
     )
+    Authority(resources.leadership, policy.fleet).require()
     [sequence] = await resources.log.append([draft])
     await projector.passed(sequence)
     resources.tell("log.relisted", sequence=sequence, workers=len(fact.workers))
