@@ -17,6 +17,7 @@ from rollbook.events import (
     WorkerDown,
     WorkerSuspended,
 )
+from rollbook.projections import guard, notes
 from rollbook.projections.policy import PoolPolicy
 from rollbook.projections.ports import Identity
 from rollbook.projections.status import Standing
@@ -207,6 +208,23 @@ async def test_the_next_controller_goes_on_withholding():
     await asyncio.sleep(5 * MINUTE)
     assert left(fleet) == stay
     assert len(fleet.facts(RemovalWithheld)) <= 2
+
+
+@on_virtual_time
+async def test_the_next_controller_withholds_also_those_whom_no_fact_had_room_to_name(monkeypatch):
+    monkeypatch.setattr(notes, "MOST_NAMED", 2)
+    monkeypatch.setattr(guard, "MOST_NAMED", 2)
+    fleet = Fleet()
+    await fleet.start()
+    names = await fleet.pool_up(8)
+    await all_down(fleet, names)
+    await asyncio.sleep(10)
+    stay = left(fleet)
+    assert (len(stay), len(fleet.facts(RemovalWithheld)[-1].workers)) == (4, 2)
+    await fleet.stop()
+    await fleet.start("two")
+    await asyncio.sleep(5 * MINUTE)
+    assert left(fleet) == stay
 
 
 @on_virtual_time

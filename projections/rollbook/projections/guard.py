@@ -18,6 +18,7 @@ from rollbook.projections import gates
 from rollbook.projections.admission import PROBES_IN_FLIGHT, Admission
 from rollbook.projections.budget import WINDOW, Budget
 from rollbook.projections.evidence import Ground, ground
+from rollbook.projections.notes import MOST_NAMED
 from rollbook.projections.observed import Life
 from rollbook.projections.plan import Remove
 from rollbook.projections.policy import Policy, ProxyPolicy
@@ -57,9 +58,11 @@ class Guard:
         """Life → why it cannot be judged yet."""
 
     def begin(self) -> None:
-        """Take over what the log says is withheld."""
-        for pool, names in self._projector.state.ledger.look(self._served.name).withheld.items():
-            for name in names:
+        """Take over what the log says is withheld. Of a fact that is full, everybody of the pool may be."""
+        record = self._projector.state.ledger.look(self._served.name)
+        for pool, names in record.withheld.items():
+            full = len(names) >= MOST_NAMED
+            for name in (one for one in record.registrations if self.pool(one) == pool) if full else names:
                 worker = self._roster.workers.get(name)
                 self._withheld[name, 0 if worker is None else worker.incarnation] = pool
 
