@@ -48,6 +48,11 @@ class Leading(msgspec.Struct, frozen=True, kw_only=True):
     resources: Resources
     proxies: Sequence[Proxy]
 
+    @property
+    def withheld(self) -> dict[str, dict[str, str]]:
+        """By proxy and worker: why an entry that does not belong there stays for now [I12]."""
+        return {name: lane.withheld for name, lane in self.lanes.items()}
+
 
 Companion = Callable[[Leading], Awaitable[None]]
 """Runs beside the lanes: from the moment they act until leadership ends, when it is cancelled. What it raises ends the

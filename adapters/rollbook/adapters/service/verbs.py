@@ -72,7 +72,8 @@ async def status(serving: Serving, _: Request, __: Progress[Reply]) -> FleetStat
         admission=leading.admission,
     )
     taken = await look.take(serving.now())
-    return msgspec.structs.replace(taken, controller=leading.owner)
+    notes = leading.resources.observers.notes(leading.resources.clock.monotonic())
+    return msgspec.structs.replace(taken, controller=leading.owner, notes=(*taken.notes, *notes))
 
 
 async def plan(serving: Serving, request: PlanRequest, _: Progress[Reply]) -> Preview:
@@ -169,7 +170,7 @@ async def _survey(serving: Serving, names: Sequence[str]) -> Preview:
         leading.projector.state,
         proxies=proxies,
         admission=leading.admission,
-        withheld={name: lane.withheld for name, lane in leading.lanes.items()},
+        withheld=leading.withheld,
     )
     return await survey.take(serving.now(), names)
 

@@ -63,11 +63,18 @@ class Views:
         taken = await look.take(self._now())
         leading = self._controller.leading
         leader = self._controller.led_by if leading is None else leading.owner
-        return msgspec.structs.replace(taken, controller=leader)
+        notes = self._resources.observers.notes(self._resources.clock.monotonic())
+        return msgspec.structs.replace(taken, controller=leader, notes=(*taken.notes, *notes))
 
     async def _take_plan(self) -> Preview:
-        state = self._state()
-        survey = Survey(self._controller.policy, state, proxies=self._proxies, admission=self._admission(state))
+        state, leading = self._state(), self._controller.leading
+        survey = Survey(
+            self._controller.policy,
+            state,
+            proxies=self._proxies,
+            admission=self._admission(state),
+            withheld=None if leading is None else leading.withheld,
+        )
         return await survey.take(self._now())
 
     def _admission(self, state: State) -> Admission:
