@@ -24,7 +24,8 @@ class PoolPolicy(msgspec.Struct, frozen=True, kw_only=True):
     bootstrap: str | None = None
     """Name of the worker's address whose port decode workers fetch from; for pools with the role `prefill`."""
     model: str | None = None
-    """Model id under which proxies file this pool's workers. None leaves it to the proxy."""
+    """Model id under which sglang and routed API proxies file this pool's workers; other kinds are not told it. It is
+    also the one that `verify` asks for. None leaves it to the proxy."""
     health: HealthPolicy = HealthPolicy()
     """How `rollbook monitor` watches this pool."""
 
