@@ -129,8 +129,10 @@ def router(tmp_path_factory):
 def workers():
     command = [sys.executable, "-c", WORKERS]
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        yield dict(zip(NAMES, process.stdout.readline().decode().split(), strict=True))
-        process.kill()
+        try:
+            yield dict(zip(NAMES, process.stdout.readline().decode().split(), strict=True))
+        finally:
+            process.kill()
 
 
 @pytest.fixture

@@ -61,6 +61,8 @@ class Controller:
             command = [sys.executable, "-m", "rollbook.adapters.cli.main", "up"]
             self.process = subprocess.Popen(command, cwd=path, env=environment(), stdout=log, stderr=log)
         self.source = f"-{self.process.pid}"
+
+    def wait_ready(self):
         wait_until(lambda: self.said("controller.started", "controller.standing_by") or self.process.poll() is not None)
         assert self.process.poll() is None, self._log.read_text()
 
@@ -105,8 +107,10 @@ def router(tmp_path_factory):
 def workers():
     command = [sys.executable, "-c", WORKERS]
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        yield dict(zip(NAMES, process.stdout.readline().decode().split(), strict=True))
-        process.kill()
+        try:
+            yield dict(zip(NAMES, process.stdout.readline().decode().split(), strict=True))
+        finally:
+            process.kill()
 
 
 class Site:
@@ -135,6 +139,7 @@ class Site:
         recorder = self._stack.enter_context(recording(self.router.url))
         controller = Controller(self._path / f"controller-{len(self.controllers)}", recorder, config)
         self.controllers.append(controller)
+        controller.wait_ready()
         return controller
 
     def listed(self):

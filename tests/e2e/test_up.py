@@ -100,9 +100,11 @@ def router(tmp_path_factory):
 def workers():
     command = [sys.executable, "-c", WORKERS]
     with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        first, second = process.stdout.readline().decode().split()
-        yield {"rollout-0-0": first, "rollout-1-0": second}
-        process.kill()
+        try:
+            first, second = process.stdout.readline().decode().split()
+            yield {"rollout-0-0": first, "rollout-1-0": second}
+        finally:
+            process.kill()
 
 
 @pytest.fixture
