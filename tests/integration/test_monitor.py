@@ -11,15 +11,21 @@ from contextlib import asynccontextmanager
 
 import pytest
 from support.nats import DEADLINE
+from support.process import python_process
 from support.stream import FleetStream
 from support.until import until
 from support.workers import HttpWorker, http_worker
 
+from rollbook.adapters.bootstrap import build, open_reader
 from rollbook.adapters.health import HealthMonitor, HealthPolicy, MonitorThread, Outcome
 from rollbook.adapters.health.monitoring import MonitorMisconfigured
 from rollbook.adapters.publisher import Publisher
+from rollbook.adapters.service.client import Controllers
+from rollbook.adapters.service.messages import STATUS, Request
+from rollbook.adapters.settings import NatsSettings, Settings
+from rollbook.adapters.settings import StaticProvider as StaticSettings
 from rollbook.adapters.static import StaticProvider
-from rollbook.events import WorkerDown, WorkerSuspected, WorkerUp
+from rollbook.events import ObserverSilent, WorkerDown, WorkerSuspected, WorkerUp
 from rollbook.projections.ending import end
 from rollbook.projections.policy import PoolPolicy
 from rollbook.projections.ports import HostAndPort, LogError
@@ -257,6 +263,66 @@ async def test_the_process_watches_and_stops_cleanly(stream, publisher, tmp_path
     assert code == 0, text
     assert '"event": "monitor.verdict"' in text
     assert "Traceback" not in text
+
+
+@asynccontextmanager
+async def controlled(stream, tmp_path):
+    """A controller of the fleet, without proxies."""
+    settings = Settings(
+        fleet=stream.fleet,
+        nats=NatsSettings(url=stream.url),
+        provider=StaticSettings(),
+        pools={"rollout": PoolPolicy(requires_proxy=False)},
+    )
+    async with build(settings, tmp_path / ".rollbook", environ=os.environ) as built:
+        task = asyncio.create_task(built.run())
+        try:
+            async with asyncio.timeout(DEADLINE):
+                await built.controller.started.wait()
+            yield built
+        finally:
+            await end(task)
+
+
+async def status_of(built):
+    async with open_reader(built.controller.policy.fleet, built.nats) as reader:
+        return await Controllers(reader.client, built.controller.policy.fleet).ask(STATUS, Request())
+
+
+MONITOR = """
+import asyncio, sys
+from rollbook.adapters.health import HealthMonitor
+from rollbook.adapters.service.client import Controllers
+from rollbook.adapters.service.messages import STATUS, Request
+from rollbook.adapters.settings import NatsSettings, Settings
+from rollbook.adapters.settings import StaticProvider as StaticSettings
+from rollbook.adapters.static import StaticProvider
+from rollbook.projections.policy import PoolPolicy
+
+monitor = HealthMonitor(sys.argv[1], sys.argv[2], StaticProvider({}), {"rollout": PoolPolicy()}, name=sys.argv[3])
+asyncio.run(monitor.run())
+"""
+
+
+async def test_a_monitor_that_dies_is_noticed_and_one_that_leaves_is_not(stream, publisher, tmp_path):
+    async with controlled(stream, tmp_path) as built:
+        observers = built.controller.leading.resources.observers
+
+        async def names():
+            return observers.names()
+
+        await publisher.worker_up(W, incarnation=1)
+        with python_process(MONITOR, stream.fleet, stream.url, "dies") as process:
+            async with running(monitor_of(stream, "http://h:1", HealthPolicy(), name="leaves")):
+                await until(names, lambda found: found == ["dies", "leaves"])
+            await until(names, lambda found: found == ["dies"])
+            process.kill()
+        await told(stream, WorkerUp, ObserverSilent)
+        status = await status_of(built)
+    assert facts(stream, ObserverSilent)[0].observer == "dies"
+    assert len(stream.lines()) == 2
+    assert [one.phase for one in status.workers] == ["serving"]
+    assert any(note.startswith("observer dies has been silent for ") for note in status.notes)
 
 
 def test_outcomes_are_words_for_people():

@@ -17,12 +17,15 @@ from support.nats import DEADLINE
 from support.until import until
 
 from rollbook.adapters.clock import SystemClock
+from rollbook.adapters.health import HealthMonitor, HealthPolicy
+from rollbook.adapters.health.heartbeats import hearing
 from rollbook.adapters.ids import UuidV7
 from rollbook.adapters.jetstream.client import NotPermitted
 from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.jetstream.log import JetStreamLog
 from rollbook.adapters.jetstream.provision import provision
 from rollbook.adapters.publisher import Publisher, Superseded
+from rollbook.adapters.static import StaticProvider
 from rollbook.events import (
     Codec,
     FleetEnded,
@@ -33,6 +36,10 @@ from rollbook.events import (
     WorkerUp,
     subject_of,
 )
+from rollbook.projections.ending import end
+from rollbook.projections.observers import Observers
+from rollbook.projections.policy import PoolPolicy
+from rollbook.projections.ports import HostAndPort
 
 pytestmark = pytest.mark.integration
 
@@ -229,6 +236,39 @@ async def test_a_publisher_that_may_not_keeps_the_fact_and_says_why(server, stre
         assert not receipt.done
         left = await publisher.aclose(0)
     assert [one.kept for one in left.unsent] == [True]
+
+
+async def test_a_monitor_watches_and_is_heard_as_a_publisher(server, stream):
+    pools = {"rollout": PoolPolicy(health=HealthPolicy(interval=0.1, first_wait=0.0))}
+    down = asyncio.Event()
+
+    def check(_):
+        return "not well" if down.is_set() else True
+
+    provider = StaticProvider({W: {"primary": HostAndPort("127.0.0.1", 1)}})
+    monitor = HealthMonitor(
+        FLEET, connection(server, "publisher"), provider, pools, checks={"rollout": check}, name="watch"
+    )
+    observers = Observers()
+
+    async def heard():
+        return observers.names()
+
+    async with hearing(stream, FLEET, observers, SystemClock()):
+        watching = asyncio.create_task(monitor.run())
+        try:
+            await until(heard, lambda names: names == ["watch"])
+            down.set()
+            codec, log = Codec(FLEET), JetStreamLog(stream, FLEET)
+
+            async def last():
+                stored = await log.get(await messages(stream))
+                return codec.decode(stored.payload, subject=stored.subject, sequence=stored.sequence).fact
+
+            await until(last, lambda fact: isinstance(fact, WorkerDown))
+        finally:
+            await end(watching)
+        await until(heard, lambda names: names == [])
 
 
 async def test_a_controller_leads_folds_acts_and_answers_operators_and_readers(server, tmp_path):

@@ -52,7 +52,7 @@ def controller_metrics():
     fleet = Fleet("a")
     controller = fleet.make()
     metrics = Metrics(0, ["a"])
-    metrics.registry.register(FleetCollector(controller, controller._leadership, metrics))
+    metrics.registry.register(FleetCollector(controller, controller._resources, metrics))
     return metrics
 
 

@@ -40,6 +40,7 @@ from rollbook.projections.controller import Companion, Controller
 from rollbook.projections.ending import end
 from rollbook.projections.ports import Proxy, Readiness, WorkerProvider
 from rollbook.projections.resources import Resources
+from rollbook.projections.vigil import vigil
 
 _log = structlog.get_logger("rollbook")
 
@@ -227,6 +228,7 @@ async def build(
     once or not at all, and serves nobody: it is there for that companion. `relist` is as `Controller` says. Raises
     `RollbookError` for whatever is missing, refused or misconfigured; nothing is left running then.
     """
+    from rollbook.adapters.health.heartbeats import hearing
     from rollbook.adapters.proxies.opening import open_proxies
     from rollbook.adapters.service.server import service
     from rollbook.adapters.service.verbs import HANDLERS
@@ -267,9 +269,10 @@ async def build(
             owner=owner_name(),
             tell=_tell,
         )
-        witnesses = [] if metrics is None else [metrics.witness]
+        await stack.enter_async_context(hearing(client, settings.fleet, resources.observers, clock))
+        witnesses = [resources.observers.witness, *([] if metrics is None else [metrics.witness])]
         handlers = [*HANDLERS, verifying(settings, environ=environ, base=directory.parent)]
-        companions = [service(client, handlers)] if once is None else [once]
+        companions = [service(client, handlers), vigil] if once is None else [once]
         controller = Controller(
             settings.policy(),
             resources,

@@ -6,6 +6,7 @@ import random
 
 import msgspec
 
+from rollbook.projections.observers import Observers
 from rollbook.projections.ports import (
     Clock,
     EventLog,
@@ -32,4 +33,6 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
     """For the jitter of retries."""
     owner: str
     """Who writes: the publisher in the envelope's source, and the leader's name."""
+    observers: Observers = msgspec.field(default_factory=Observers)
+    """Who watches the fleet, as far as this process has heard."""
     tell: Tell = tell_nobody

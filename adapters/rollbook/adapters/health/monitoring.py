@@ -17,6 +17,7 @@ import structlog
 
 from rollbook.adapters.clock import SystemClock
 from rollbook.adapters.health.calling import called
+from rollbook.adapters.health.heartbeats import beating
 from rollbook.adapters.health.http import HttpProbes
 from rollbook.adapters.ids import UuidV7
 from rollbook.adapters.jetstream.client import NotPermitted
@@ -107,6 +108,7 @@ class HealthMonitor:
                 state = None
             http = HttpProbes()
             stack.push_async_callback(http.close)
+            await stack.enter_async_context(beating(client, self.fleet, self.name, list(self._pools)))
             yield Monitor(
                 {pool: watched_pool(policy, self._check(pool, policy, http)) for pool, policy in self._pools.items()},
                 projector=Projector(log, Codec(self.fleet), clock, state),

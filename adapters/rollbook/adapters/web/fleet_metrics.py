@@ -16,7 +16,8 @@ from rollbook.projections import gates
 from rollbook.projections.controller import Controller
 from rollbook.projections.fold import State
 from rollbook.projections.ledger import Told
-from rollbook.projections.ports import Leadership, LogState
+from rollbook.projections.ports import LogState
+from rollbook.projections.resources import Resources
 from rollbook.projections.worker import Phase
 
 Sample = tuple[tuple[str, ...], float]
@@ -35,13 +36,15 @@ class AtProxy(msgspec.Struct, frozen=True):
 class FleetCollector(Collector):
     """Registered with the registry of `metrics`. `ends` is where the log ends, as the server last learned."""
 
-    def __init__(self, controller: Controller, leadership: Leadership, metrics: Metrics) -> None:
+    def __init__(self, controller: Controller, resources: Resources, metrics: Metrics) -> None:
         self.ends: LogState | None = None
         """None while the log does not answer."""
         self.now = 0.0
         """Wall clock of the scrape, seconds since the epoch."""
+        self.monotonic = 0.0
+        """The same moment by the clock that never goes back."""
         self._controller = controller
-        self._leadership = leadership
+        self._resources = resources
         self._metrics = metrics
         self._counted: tuple[int, dict[str, AtProxy], Counter[Phase]] | None = None
 
@@ -75,7 +78,7 @@ class FleetCollector(Collector):
         yield _one("rollbook_leader", "1 while this process leads, 0 while it stands by.", float(leading is not None))
         epoch = 0 if leading is None else leading.epoch
         yield _one("rollbook_leader_epoch", "The epoch under which it leads; 0 while it does not.", epoch)
-        left = max(self._leadership.left(), 0.0) if leading is not None else 0.0
+        left = max(self._resources.leadership.left(), 0.0) if leading is not None else 0.0
         yield _one("rollbook_lease_seconds_left", "For how long leadership is certainly held without a renewal.", left)
 
     def _fleet(self, state: State) -> Iterator[Metric]:
@@ -87,6 +90,14 @@ class FleetCollector(Collector):
             [((str(phase),), phases[phase]) for phase in Phase],
         )
         yield _one("rollbook_cordoned", "Workers that an operator keeps out.", len(state.roster.cordons))
+        observers = self._resources.observers
+        silent = observers.silent(self.monotonic)
+        yield _many(
+            "rollbook_observer_silent_seconds",
+            "For how long nothing was heard of a monitor that should be; 0 while it is heard.",
+            ["observer"],
+            [((name,), silent.get(name, 0.0)) for name in observers.names()],
+        )
 
     def _proxies(self, state: State) -> Iterator[Metric]:
         names = list(self._controller.policy.proxies)

@@ -69,7 +69,7 @@ class Web:
         self._metrics = metrics
         self._judge = Judge(controller)
         self._views = Views(controller, resources, proxies)
-        self._fleet = FleetCollector(controller, resources.leadership, metrics)
+        self._fleet = FleetCollector(controller, resources, metrics)
         metrics.registry.register(self._fleet)
 
     def app(self, settings: WebSettings) -> web.Application:
@@ -102,6 +102,7 @@ class Web:
     async def _show_metrics(self, request: web.Request) -> web.Response:
         self._fleet.ends = await self._ends()
         self._fleet.now = self._resources.clock.now()
+        self._fleet.monotonic = self._resources.clock.monotonic()
         encode, content_type = exposition.choose_encoder(request.headers.get("Accept", ""))
         body = encode(self._metrics.registry)
         return web.Response(body=body, headers={"Content-Type": content_type})
