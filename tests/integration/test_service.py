@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+from pathlib import Path
 
 import pytest
 from support.core import FLEET
@@ -20,15 +21,18 @@ from rollbook.adapters.service.messages import (
     PLAN,
     RECONCILE,
     STATUS,
+    VERIFY,
     InfoRequest,
     PlanRequest,
     ReconcileRequest,
     Reply,
     Request,
     Verb,
+    VerifyRequest,
 )
 from rollbook.adapters.service.server import MOST_AT_ONCE, handler, service
 from rollbook.adapters.service.verbs import HANDLERS
+from rollbook.adapters.service.verifying import verifying
 from rollbook.events import ReconcileHeld, ReconcileReleased, RollbookError, WorkerCordoned, WorkerDown, WorkerUp
 from rollbook.projections.preview import Change
 from rollbook.projections.saved import save
@@ -204,9 +208,18 @@ async def test_what_cannot_be_asked_is_said(nats_client):
             await asking.ask(PLAN, PlanRequest(proxy="x"))
         with pytest.raises(ControllerSilent, match="has not finished"):
             await asking.ask(Verb("nonsense", Request, Reply, Reply), Request(deadline_seconds=-5))
-        answer = await nats_client.request(f"rollbook-rpc.{FLEET}.plan", b"\xff", timeout=DEADLINE)
-        assert answer.headers["Nats-Service-Error-Code"] == "400"
-        assert "cannot be read" in json.loads(answer.data)["message"]
+        for nonsense in (b"\xff", b'{"proxy":' + b"[" * 10_000 + b"]" * 10_000 + b"}"):
+            answer = await nats_client.request(f"rollbook-rpc.{FLEET}.plan", nonsense, timeout=DEADLINE)
+            assert answer.headers["Nats-Service-Error-Code"] == "400"
+            assert "cannot be read" in json.loads(answer.data)["message"]
+
+
+@pytest.mark.parametrize("path", ["@elsewhere:1/", "x", ""])
+async def test_no_path_sends_a_verification_and_the_admin_key_to_another_host(nats_client, path):
+    handlers = (*HANDLERS, verifying(None, environ={}, base=Path()))
+    async with led(nats_client, handlers=handlers) as (_, asking):
+        with pytest.raises(BadRequest, match="is no path; write it as /v1/chat/completions"):
+            await asking.ask(VERIFY, VerifyRequest(path=path))
 
 
 async def test_10000_workers_fit_into_one_reply(nats_client):

@@ -20,6 +20,7 @@ import msgspec
 from rollbook.adapters.proxies.http import in_words
 from rollbook.adapters.proxies.opening import client_tls
 from rollbook.adapters.settings import ProxySettings, Settings, read_secret
+from rollbook.events import RollbookError
 from rollbook.events.times import rfc3339
 from rollbook.projections.admission import Admission
 from rollbook.projections.fold import State
@@ -68,8 +69,12 @@ _COUNTERS: Final = re.compile(
 """How engines count the requests that they answered."""
 
 
+class WrongPath(RollbookError, ValueError):
+    """Where requests should go is no path of the proxy's."""
+
+
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """What is to be tried."""
+    """What is to be tried. Raises `WrongPath`: what follows a host and is no path would make another host of it."""
 
     requests: int | None = None
     """None: three for each listed worker, at least 8. 0: the read-back only."""
@@ -77,6 +82,10 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """None: what fits the kind."""
     model: str | None = None
     """None: the pool's, or the first that the proxy names."""
+
+    def __post_init__(self) -> None:
+        if self.path is not None and not self.path.startswith("/"):
+            raise WrongPath(f"{self.path[:80]!r} is no path; write it as {CHAT}")
 
 
 class Door(msgspec.Struct, frozen=True):
@@ -245,7 +254,7 @@ async def _first_model(session: ClientSession, url: str) -> str:
         async with session.get(f"{url}/v1/models", allow_redirects=False) as answer:
             document = msgspec.json.decode(await _content(answer, MOST_BYTES))
         return str(document["data"][0]["id"])
-    except (aiohttp.ClientError, OSError, msgspec.MsgspecError, LookupError, TypeError):
+    except (aiohttp.ClientError, OSError, msgspec.MsgspecError, RecursionError, LookupError, TypeError):
         return "default"
 
 
@@ -296,7 +305,7 @@ async def _content(answer: ClientResponse, most: int) -> bytes:
 def _object(content: bytes) -> dict[str, Any] | None:
     try:
         found = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 

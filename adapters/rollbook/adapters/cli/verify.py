@@ -62,9 +62,12 @@ def verify(
     The controller does it if one runs; otherwise it is done from here, with the configuration.
     """
     from rollbook.adapters.service.messages import VerifyRequest
+    from rollbook.adapters.verify import Ask, WrongPath
 
-    if path is not None and not path.startswith("/"):
-        raise UsageError(f"--path {path!r} is no path; write it as /v1/chat/completions")
+    try:
+        Ask(path=path)
+    except WrongPath as exc:
+        raise UsageError(f"--path: {exc}") from exc
     found = load_what_is_there(config)
     start_logs()
     request = VerifyRequest(proxy=proxy, requests=requests, path=path, model=model, deadline_seconds=DEADLINE_SECONDS)

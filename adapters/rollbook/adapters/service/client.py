@@ -147,6 +147,6 @@ class Controllers:
     def _decode(self, body: bytes, kind: type[Answer]) -> Answer:
         try:
             return msgspec.json.decode(body, type=kind)
-        except msgspec.MsgspecError as exc:
+        except (msgspec.MsgspecError, RecursionError) as exc:
             msg = f"the controller's answer cannot be read ({exc}); is it of another version of Rollbook?"
             raise BrokenReply(msg) from exc

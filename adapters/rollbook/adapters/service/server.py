@@ -204,7 +204,7 @@ class _Endpoint:
     async def _reply(self, request: MicroRequest) -> Any:
         try:
             asked = self._decoder.decode(request.data or b"{}")
-        except msgspec.MsgspecError as exc:
+        except (msgspec.MsgspecError, RecursionError) as exc:
             raise WrongRequest(f"{self.verb.name}: the request cannot be read: {exc}") from exc
         seconds = min(max(asked.deadline_seconds, 0.0), LONGEST_SECONDS)
         alive = asyncio.create_task(self._show_life(request))

@@ -9,7 +9,7 @@ from rollbook.adapters.service.messages import VERIFY, Reply, VerifyRequest
 from rollbook.adapters.service.server import Handler, Progress, Serving, WrongRequest, handler
 from rollbook.adapters.service.verbs import chosen
 from rollbook.adapters.settings import Settings
-from rollbook.adapters.verify import MOST, Ask, Verifier, doors
+from rollbook.adapters.verify import MOST, Ask, Verifier, WrongPath, doors
 from rollbook.projections.verification import Verification
 
 
@@ -20,6 +20,10 @@ def verifying(settings: Settings, *, environ: Mapping[str, str], base: Path) -> 
         names = chosen(serving, request.proxy)
         if request.requests is not None and not 0 <= request.requests <= MOST:
             raise WrongRequest(f"{request.requests} requests cannot be sent; ask for 0 to {MOST}")
+        try:
+            ask = Ask(requests=request.requests, path=request.path, model=request.model)
+        except WrongPath as exc:
+            raise WrongRequest(str(exc)) from exc
         leading = serving.leading
         verifier = Verifier(
             leading.policy,
@@ -30,6 +34,6 @@ def verifying(settings: Settings, *, environ: Mapping[str, str], base: Path) -> 
             admission=leading.admission,
             clock=leading.resources.clock,
         )
-        return await verifier.verify(names, Ask(requests=request.requests, path=request.path, model=request.model))
+        return await verifier.verify(names, ask)
 
     return handler(VERIFY, verify)
