@@ -199,11 +199,12 @@ async def test_a_release_that_nobody_hears_is_told_and_runs_out(server, contende
     await acquire_when_free(contender(1.0), "two")
 
 
-async def test_a_claim_that_cannot_be_read_is_respected(client, contender):
+@pytest.mark.parametrize("claim", [b"garbage", b'{"owner":' + b"[" * 10_000 + b"]" * 10_000 + b"}"])
+async def test_a_claim_that_cannot_be_read_is_respected(client, contender, claim):
     one = contender(3.0)
     await one.acquire("one")
     die(one)
-    await client.jetstream().publish(KEY, b"garbage", timeout=DEADLINE)
+    await client.jetstream().publish(KEY, claim, timeout=DEADLINE)
     with pytest.raises(AlreadyLed, match="somebody whose claim cannot be read since 2"):
         await contender(3.0).acquire("two")
 

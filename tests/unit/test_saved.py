@@ -28,6 +28,7 @@ def test_what_was_kept_is_read_back():
         (lambda data: data[:-5], "not a plan"),
         (lambda data: b"\xff", "not a plan"),
         (lambda data: b"[]", "not a plan"),
+        (lambda data: b'{"format":' + b"[" * 10_000 + b"]" * 10_000 + b"}", "not a plan"),
         (lambda data: data.replace(b"rollout-0-0", b"rollout-9-0"), "its digest does not fit"),
         (lambda data: data.replace(b'"format":1', b'"format":2'), "of format 2"),
     ],

@@ -72,7 +72,7 @@ def load_saved(data: bytes, fleet: str) -> SavedPlan:
     """Read a plan back. Raises `UnusablePlan`."""
     try:
         saved = msgspec.json.decode(data, type=SavedPlan)
-    except msgspec.MsgspecError as exc:
+    except (msgspec.MsgspecError, RecursionError) as exc:
         msg = f"it is not a plan that `rollbook plan --out` wrote ({exc})"
         raise UnusablePlan(msg) from exc
     if saved.format != FORMAT:

@@ -256,7 +256,7 @@ class JetStreamLeadership:
             return message["seq"], None  # given back, or a mark that the server left when it expired
         try:
             return message["seq"], msgspec.json.decode(value, type=_Claim)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             return message["seq"], _Claim("somebody whose claim cannot be read", message["time"], "")
 
     async def _make_bucket(self) -> None:

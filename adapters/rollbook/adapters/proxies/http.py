@@ -48,7 +48,7 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
         """The body as `type`. Raises `ProxyUnavailable` if it is something else."""
         try:
             return msgspec.json.decode(self.body, type=type)
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
             raise self.unusable() from exc
 
     def read(self, type: type[T]) -> T | None:  # noqa: A002  # as above

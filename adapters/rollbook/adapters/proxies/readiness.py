@@ -84,7 +84,7 @@ async def _who(response: ClientResponse, identity: Identity) -> str | None:
             return None
     try:
         told = msgspec.json.decode(body, type=dict[str, object])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     value = told.get(identity.field or "")
     return None if value is None else str(value)

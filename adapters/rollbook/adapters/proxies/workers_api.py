@@ -63,7 +63,7 @@ class WorkersReader:
             if found is None:
                 try:
                     found = entry(msgspec.json.decode(text, type=kind))
-                except msgspec.DecodeError:
+                except (msgspec.DecodeError, RecursionError):
                     unreadable += 1
                     continue
             read[text] = found
