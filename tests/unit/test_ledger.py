@@ -17,7 +17,8 @@ from rollbook.events import (
     RemovalWithheld,
     WorkerUp,
 )
-from rollbook.projections.ledger import Ledger, ProxyRecord, Registration, Told
+from rollbook.events.facts.base import MAX_INTEGER
+from rollbook.projections.ledger import FARTHEST_EPOCH, Ledger, ProxyRecord, Registration, Told
 from rollbook.projections.roster import NOTHING
 
 W, URL = "rollout-0-0", "http://10.0.0.1:8000"
@@ -106,6 +107,16 @@ def test_the_owner_and_what_is_foreign():
         "a"
     )
     assert (record.owner, record.epoch, record.foreign, record.sequence) == ("me", 3, ("http://x",), 2)
+
+
+@pytest.mark.parametrize("epoch", [MAX_INTEGER, FARTHEST_EPOCH + 4])
+def test_i7_an_absurd_epoch_deposes_nobody_and_leaves_epochs_to_outrank_it(epoch):
+    def taken(owner, epoch):
+        return LeadershipTaken(proxy="a", owner=owner, epoch=epoch)
+
+    record = fold(taken("one", 3), taken("forged", epoch)).look("a")
+    assert (record.owner, record.epoch, record.sequence) == ("one", 3, 2)
+    assert fold(taken("one", 3), taken("two", FARTHEST_EPOCH + 3)).look("a").owner == "two"
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,10 @@ _UNSUPPORTED: Final = {"register": Told.ADD_UNSUPPORTED, "deregister": Told.REMO
 MOST_GHOSTS: Final = 1000
 """URLs remembered of one proxy; the oldest are forgotten first."""
 
+FARTHEST_EPOCH: Final = 2**40
+"""By how much a takeover may outrank the last one. Epochs count writes to the lease, so that none ever comes so far: it
+is forged, or an accident. Nobody could outrank the largest number of all any more."""
+
 
 class Registration(msgspec.Struct, frozen=True, gc=False):
     """What the log says of one life of one worker at one proxy."""
@@ -126,7 +130,7 @@ class Ledger(msgspec.Struct, gc=False):
                 record.reachable, record.since, record.reason = True, recorded.time, ""
                 record.version = fact.version
                 _try_again(record)
-            case LeadershipTaken() if fact.epoch > record.epoch:  # an older one deposes nobody [I7]
+            case LeadershipTaken() if 0 < fact.epoch - record.epoch <= FARTHEST_EPOCH:  # no other deposes anybody [I7]
                 record.owner, record.epoch = fact.owner, fact.epoch
                 _try_again(record)
             case DriftFound():
@@ -135,7 +139,7 @@ class Ledger(msgspec.Struct, gc=False):
                 record.withheld.pop(fact.pool or "", None)
                 if fact.workers:
                     record.withheld[fact.pool or ""] = fact.workers
-            case _:  # a LeadershipTaken that is outranked; what an exclusive proxy lost
+            case _:  # a LeadershipTaken that is outranked or absurd; what an exclusive proxy lost
                 pass
         return NOTHING
 
