@@ -1,12 +1,11 @@
 """Broken builds that overstep: ownership, budget, operators' words, bad input."""
 
 import itertools
-import uuid
 
 import msgspec
 
 from rollbook.adapters.memory.log import MemoryLog
-from rollbook.projections import gates, housekeeping, lane, observed
+from rollbook.projections import gates, lane, observed
 from rollbook.projections.admission import Admission
 from rollbook.projections.budget import Budget
 from rollbook.projections.guard import Guard
@@ -122,11 +121,6 @@ def nothing_is_quarantined(patch):
     patch.setattr(Housekeeping, "_quarantine", never)
 
 
-def quarantined_twice(patch):
-    """[I9] every leader quarantines under an id of its own"""
-    patch.setattr(housekeeping, "quarantine_id", lambda *about: str(uuid.uuid4()))
-
-
 def the_log_forgets(patch):
     """[I8] one fact in fifty is acknowledged and not stored"""
     append, numbers = MemoryLog.append, itertools.count(1)
@@ -152,6 +146,5 @@ MUTATIONS = (
     nobody_is_drained,
     suspensions_never_expire,
     nothing_is_quarantined,
-    quarantined_twice,
     the_log_forgets,
 )

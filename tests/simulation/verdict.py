@@ -134,7 +134,8 @@ class Verdict:
     def _left_open(self, call, state: State) -> bool:
         """Whether an intent may stand without an outcome: its leader has gone since, and the listing says the rest.
 
-        So it is with a stranger's entry, and with one of ours that is withheld now: it is not wanted and not removed.
+        So it is with a stranger's entry; with one of ours that is withheld, neither wanted nor removed; and with a life
+        that belongs there and cannot be added again now.
         """
         name = call.key[0]
         if self._journal.taken_over[name] <= call.intent:
@@ -142,7 +143,11 @@ class Verdict:
         router = self._world.routers[name]
         owners = [owner for entry in router.listed if (owner := self._witness.owner(router, entry))]
         mine = [owner for owner in owners if (owner.worker, owner.incarnation) == call.key[1:]]
-        return len(call.key) == 2 or any(self._may_stay(router, state, owner) for owner in mine)
+        if len(call.key) == 2 or any(self._may_stay(router, state, owner) for owner in mine):
+            return True
+        _, worker, incarnation = call.key
+        belongs = wanted(state.roster, self._world.policy, name, worker) == incarnation
+        return belongs and not mine and not self._can_be_added(router, state, worker, incarnation)
 
     def replayed(self, state: State) -> list[str]:
         """[I5] every controller, leading or not, has what the log folds to."""

@@ -117,7 +117,7 @@ class Witness:
             case _:
                 if belongs and not self._replaced(router, roster, what, target):
                     world.wrong(f"[I3, I4] {router.name}: {target} was removed, which the roster wants now")
-                if not self.drain.drained_here(router, what):
+                if not self.drain.drained_here(router, what) and not self._in_the_way(router, roster, target):
                     probe = self._probed.get((asyncio.current_task(), target.url))
                     self.budget.removes(running, router, target, roster, probe)
                 self.drain.removes(router, what, target, roster)
@@ -160,14 +160,17 @@ class Witness:
 
     def _replaced(self, router, roster: Roster, entry, target: Target) -> bool:
         """Whether a wanted entry may go: twice there, out of rotation, moved, or its URL is a newer life's."""
-        fleet = self._world.fleet
         twice = [each for each in router.listed if self.owner(router, each) == target]
-        elsewhere = fleet.url_of(target.worker, target.incarnation) != target.url
-        if len(twice) > 1 or not entry.in_rotation or elsewhere:
-            return True
-        mine = roster.workers[target.worker]
+        elsewhere = self._world.fleet.url_of(target.worker, target.incarnation) != target.url
+        return len(twice) > 1 or not entry.in_rotation or elsewhere or self._in_the_way(router, roster, target)
+
+    def _in_the_way(self, router, roster: Roster, target: Target) -> bool:
+        """Whether its URL is that of a life which is newer, and wanted here."""
+        fleet = self._world.fleet
+        mine = roster.workers.get(target.worker)
         for name, worker in roster.workers.items():
-            newer = worker.began > mine.began and fleet.url_of(name, worker.incarnation) == target.url
+            later = mine is None or worker.began > mine.began
+            newer = later and fleet.url_of(name, worker.incarnation) == target.url
             if newer and wanted(roster, self._world.policy, router.name, name) is not None:
                 return True
         return False
