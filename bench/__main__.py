@@ -12,7 +12,7 @@ import structlog
 from rich.console import Console
 from rich.table import Table
 
-from bench import isolation, latency, mass_return, monitor, publish, removal, replay, rotation, takeover
+from bench import isolation, latency, mass_return, monitor, planning, publish, removal, replay, rotation, takeover
 from bench.figures import Figure
 from rollbook.adapters import logs
 from rollbook.adapters.cli.common import run
@@ -24,6 +24,7 @@ BENCHMARKS: dict[str, Callable[[], Awaitable[list[Figure]]]] = {
     "rotation": rotation.measure,
     "isolation": isolation.measure,
     "mass_return": mass_return.measure,
+    "planning": planning.measure,
     "takeover": takeover.measure,
     "replay": replay.measure,
     "monitor": monitor.measure,

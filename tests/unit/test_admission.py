@@ -70,7 +70,7 @@ async def test_a_life_that_ends_while_its_address_is_asked_for_is_held_back():
 
 @pytest.mark.parametrize(
     ("available", "seconds", "reason"),
-    [(False, 0, "unavailable"), (True, 60, "the provider gave no answer within 5 s")],
+    [(False, 0, "unavailable"), (True, 60, "the provider gave no answer within 3 s")],
 )
 @on_virtual_time
 async def test_a_provider_that_does_not_answer_says_nothing_about_the_worker(available, seconds, reason):
@@ -112,7 +112,7 @@ async def test_readiness_is_asked_at_the_path_of_the_pool():
     fleet.readiness.serve(url, "503 busy")
     assert await asked.ready(W, Site(url)) == Held(Gate.READY, "503 busy")
     fleet.readiness.seconds = 60
-    assert await asked.ready(W, Site(url)) == Held(Gate.READY, "GET /ready: no answer within 5 s")
+    assert await asked.ready(W, Site(url)) == Held(Gate.READY, "GET /ready: no answer within 3 s")
     nothing, _ = admission(fleet, pool=PoolPolicy(ready_path=None))
     assert await nothing.ready(W, Site(url)) is None
     assert paths == ["/ready"] * 3
@@ -197,8 +197,8 @@ async def test_i12_nothing_is_judged_before_the_provider_was_listed_once():
     asking = [asyncio.create_task(asked.not_listed_yet()) for _ in range(50)]
     began = fleet.clock.monotonic()
     reasons = {await one for one in asking}
-    assert reasons == {"the provider has not been listed yet: no answer within 5 s"}
-    assert fleet.clock.monotonic() - began == 5
+    assert reasons == {"the provider has not been listed yet: no answer within 3 s"}
+    assert fleet.clock.monotonic() - began == 3
     fleet.provider.available, fleet.provider.seconds = True, 0
     assert await asked.not_listed_yet() is None
     fleet.provider.available = False

@@ -187,7 +187,7 @@ async def test_a_removal_is_not_made_on_a_listing_from_before_the_url_changed_ha
     await fleet.start()
     url = await fleet.up(NEW)
     await fleet.registered(NEW)
-    steps = fleet.controller.lanes["a"]._steps
+    steps = fleet.controller.lanes["a"]._flights._steps
     old = Entry(url=url, handle=url, fleet="f", worker=OLD, incarnation=1)
     seen, observed = Seen(0, Listing((old,))), Observed({}, (), {})
     outcome = await steps.carry_out(Remove(OLD, 1, old, "planned long ago"), seen, observed, again=False)

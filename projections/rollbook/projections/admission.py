@@ -62,22 +62,27 @@ class Admission:
             return Held(Gate.SERVING, f"incarnation {incarnation} ended while its address was asked for")
         return self._site(worker, located, canonical)
 
-    async def sites(self, names: Iterable[str], canonical: Callable[[str], str]) -> dict[str, Site]:
-        """Where these workers are now, in one question: of those whose present life may be added and is found there."""
+    async def where(self, names: Iterable[str]) -> dict[str, Located]:
+        """What the provider says now of these workers, in one question; nothing if it does not answer."""
         try:
             async with asyncio.timeout(self._seconds):
-                found = await self._provider.locate(names)
+                return await self._provider.locate(names)
         except Exception:  # noqa: BLE001 - unknown is never no: who cannot be asked about has not moved
             return {}
-        sites: dict[str, Site] = {}
-        for name, located in found.items():
-            worker = self._roster().workers.get(name)
-            if worker is None or gates.weights(self._roster(), worker) is not None:
-                continue
-            site = self._site(worker, located, canonical)
-            if isinstance(site, Site):
-                sites[name] = site
-        return sites
+
+    def site(self, name: str, located: Located, canonical: Callable[[str], str]) -> Site | Held:
+        """Where the present life of `name` is by that answer, or the gate that would keep it from being added now."""
+        roster = self._roster()
+        worker = roster.workers.get(name)
+        if worker is None:
+            return Held(Gate.NOT_FORGOTTEN, "the log does not know it any more")
+        return gates.weights(roster, worker) or self._site(worker, located, canonical)
+
+    async def sites(self, names: Iterable[str], canonical: Callable[[str], str]) -> dict[str, Site]:
+        """Where these workers are now: of those whose present life may be added and is found there."""
+        found = await self.where(names)
+        sites = {name: self.site(name, located, canonical) for name, located in found.items()}
+        return {name: site for name, site in sites.items() if isinstance(site, Site)}
 
     def _site(self, worker: Worker, located: Located, canonical: Callable[[str], str]) -> Site | Held:
         if (held := gates.address(worker, located)) is not None:

@@ -8,17 +8,18 @@ outcome, and is not planned meanwhile. A lane knows nothing of other lanes [I10]
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 
 from rollbook.projections import plan
 from rollbook.projections.admission import Admission
 from rollbook.projections.authority import Authority
 from rollbook.projections.desk import Desk
 from rollbook.projections.ending import end
+from rollbook.projections.flights import Flights
 from rollbook.projections.gates import Held
 from rollbook.projections.ghosts import Ghosts
 from rollbook.projections.guard import Guard
-from rollbook.projections.listing import Believer, Reader, Seen
+from rollbook.projections.listing import Seen, reader_of
+from rollbook.projections.moves import Moves
 from rollbook.projections.notes import Notes
 from rollbook.projections.observed import Observed
 from rollbook.projections.outcomes import Outcome, Recorder
@@ -57,7 +58,6 @@ class Lane:
         self._served = served
         self._proxy = proxy
         self._capabilities = proxy.capabilities
-        self._admission = admission
         self._policy = policy
         self._paces = policy.reconcile
         self._projector = projector
@@ -67,19 +67,21 @@ class Lane:
         self._writer = FencedWriter(self.name, policy.fleet, projector, resources)
         self._notes = Notes(self.name, projector, self._writer, resources.tell)
         self._guard = Guard(policy, served, projector=projector, admission=admission, clock=resources.clock)
-        self._desk = Desk(
+        self._desk: Desk = Desk(
             proxy,
             policy,
             projector=projector,
-            reader=self._reader_of(proxy),
+            reader=reader_of(proxy, resources.clock, policy.call_seconds(served), lambda: self._desk.record),
             recorder=Recorder(self.name, projector, self._writer, self._retries, resources.tell),
             notes=self._notes,
             admission=admission,
             authority=Authority(resources.leadership, policy.fleet),
         )
-        self._steps = Steps(self._desk, self._guard)
+        steps = Steps(self._desk, self._guard)
+        tick = self._desk.reader.tick
+        self._flights = Flights(steps, self._retries, tick, landed=self._note, failed=self._break)
         others = Retries(policy.reconcile, resources.clock, resources.rng)
-        self._strangers = Strangers(self._desk, projector, self._writer, others, resources.tell)
+        self._strangers = Strangers(self._desk, projector, self._writer, others, resources.tell, self._break)
         self._settled = Settled(policy, served, proxy.capabilities, self._guard.pool)
         self._ghosts = Ghosts()
         self._force: str | None = None
@@ -92,19 +94,8 @@ class Lane:
         self._heal_at = 0.0
         """When a call that slipped from the predecessor has landed: the proxy is read back once more then [I7]."""
         self._outages = 0
-        self._in_flight: dict[str, asyncio.Task[None]] = {}
-        self._again: set[str] = set()
-        self._moved: dict[str, str] = {}
-        """Listed workers that were found at another URL; forgotten after the next step of their key."""
-        self._looking: asyncio.Task[None] | None = None
-        self._finished: dict[str, int] = {}
+        self._moves = Moves(self._desk, self._look_again, self._break)
         self._broken: asyncio.Future[None] | None = None
-
-    def _reader_of(self, proxy: Proxy) -> Reader:
-        seconds = self._policy.call_seconds(self._served)
-        if proxy.capabilities.list:
-            return Reader(proxy, self._clock, seconds)
-        return Believer(proxy, self._clock, seconds, lambda: self._desk.record)
 
     # -------------------------------------------------------------- being woken and looked at
 
@@ -140,12 +131,12 @@ class Lane:
     @property
     def busy(self) -> bool:
         """Whether anything is in flight or looked at now, or is to be; what is to be retried later is not."""
-        return bool(self._passing or self._in_flight or self._dirty or self._everything or self._strangers.busy)
+        return bool(self._passing or self._flights or self._dirty or self._everything or self._strangers.busy)
 
     @property
     def queue(self) -> tuple[int, int, int]:
         """How many workers are dirty, in flight, and waiting to be retried: for those who watch."""
-        return len(self._dirty), len(self._in_flight), len(self._retries)
+        return len(self._dirty), len(self._flights), len(self._retries)
 
     # -------------------------------------------------------------- the loop
 
@@ -158,17 +149,22 @@ class Lane:
             self._heal_at = self._clock.monotonic() + self._policy.call_seconds(self._served)
             self._notes.begin()
             self._guard.begin()
-            self._strangers.broken = self._broken
             loop = asyncio.create_task(self._loop())
             await asyncio.wait([loop, self._broken], return_when=asyncio.FIRST_COMPLETED)
             if self._broken.done():
                 self._broken.result()
             await loop
         finally:
-            await self._stop([task for task in (*self._in_flight.values(), loop, self._looking) if task is not None])
+            # What fails while all ends is no news any more.
+            broken, self._broken = self._broken, None
+            if broken.done():
+                broken.exception()
+            await end(*([] if loop is None else [loop]))
+            await self._stop()
 
-    async def _stop(self, tasks: list[asyncio.Task[None]]) -> None:
-        await end(*tasks)
+    async def _stop(self) -> None:
+        await self._flights.close()
+        await self._moves.close()
         await self._strangers.close()
         await self._desk.reader.close()
         await self._writer.close()
@@ -230,10 +226,10 @@ class Lane:
     async def _act(self, seen: Seen, keys: dict[str, None], *, full: bool) -> None:
         state = self._projector.state
         ghosts = self._ghosts.now(self._desk.record, self._clock.monotonic())
-        planned = self._settled.plan(state, seen.listing, None if full else keys, self._moved, ghosts)
+        planned = self._settled.plan(state, seen.listing, None if full else keys, self._moves.to, ghosts)
         made, observed = planned.plan, planned.observed
         self._guard.listed(planned.sizes)
-        needing = self._in_flight.keys() | {action.worker for action in made.actions}
+        needing = {*self._flights.names, *(action.worker for action in made.actions)}
         self._retries.forgive(None if full else keys, needing)
         if full:
             await self._look_at_all(seen, planned)
@@ -250,72 +246,37 @@ class Lane:
         made, observed = planned.plan, planned.observed
         wanting = {action.worker for action in made.actions if isinstance(action, plan.Add)}
         self.held = {name: held for name, held in self.held.items() if name in wanting}
-        self._finished = {name: tick for name, tick in self._finished.items() if tick > seen.began}
+        self._flights.forget_before(seen.began)
         self._desk.urls.forget_before(seen.began)
         by, self._force = self._force, None
         removals = [action for action in made.actions if isinstance(action, plan.Remove)]
         self._guard.look(removals, by)
-        await self._notes.drift(made, observed, self._finished.keys() | self._in_flight.keys())
+        await self._notes.drift(made, observed, self._flights.busy)
         if self._served.exclusive and self._capabilities.remove:
             self._strangers.look(observed.strangers, seen)
-        self._look_for_moves(planned.places)
+        self._moves.look(planned.places)
 
     def _begin(self, seen: Seen, observed: Observed, made: plan.Plan, keys: dict[str, None], *, full: bool) -> None:
         """Start the next step of every key that asks for one."""
-        stale = {name for name, tick in self._finished.items() if tick > seen.began}
+        flights = self._flights
         # Marked while a step of theirs is under way; those that are started below are looked at as they are now.
-        self._again.update(name for name in self._in_flight if full or name in keys)
-        for action in self._patience.chosen(made.actions, busy=bool(self._in_flight)):
+        flights.again([name for name in flights.names if full or name in keys])
+        outdated = {action.worker for action in made.actions if flights.outdate(seen, action.worker)}
+        for action in self._patience.chosen(made.actions, busy=bool(flights)):
             name = action.worker
-            if name in self._in_flight:
+            if name in flights:
                 continue
-            if name in stale:
+            if name in outdated:
                 self._dirty[name] = None
             elif name in keys or name not in self._retries or self._patience.away:
-                self._start(action, seen, observed)
-        self._again.update(_more_than_once(made.actions))
+                flights.start(action, seen, observed)
+        flights.again(plan.several(made.actions))
 
-    def _look_for_moves(self, places: Mapping[str, str]) -> None:
-        """Ask where the listed workers are now, beside the loop: a provider that is slow holds up no step."""
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._find_moved(dict(places)))
-            self._looking.add_done_callback(self._looked)
+    # -------------------------------------------------------------- what comes of it
 
-    def _looked(self, looking: asyncio.Task[None]) -> None:
-        if not looking.cancelled() and (exc := looking.exception()) is not None:
-            self._break(exc)
-
-    async def _find_moved(self, listed: dict[str, str]) -> None:
-        found = await self._admission.sites(listed, self._proxy.canonical_url)
-        for name, site in found.items():
-            if site.url != listed[name] and await self._admission.ready(name, site) is None:
-                self._moved[name] = site.url
-                self._dirty[name] = None
-                self._wake.set()
-
-    # -------------------------------------------------------------- keys in flight
-
-    def _start(self, action: plan.Action, seen: Seen, observed: Observed) -> None:
-        self._retries.started(action.worker)
-        self._again.discard(action.worker)
-        self._in_flight[action.worker] = asyncio.create_task(self._fly(action, seen, observed))
-
-    async def _fly(self, action: plan.Action, seen: Seen, observed: Observed) -> None:
-        """One step of one key, from its start until the fold has passed its outcome."""
-        try:
-            again = self._retries.failed_before(action.worker)
-            outcome = await self._steps.carry_out(action, seen, observed, again=again)
-        except Exception as exc:  # noqa: BLE001 - not swallowed: handed to `run`, which ends the lane with it
-            self._break(exc)
-            return
-        name = action.worker
-        del self._in_flight[name]
-        self._moved.pop(name, None)
-        self._finished[name] = self._desk.reader.tick()
-        self._note(name, outcome)
-        if outcome.evict is not None and outcome.evict.worker not in self._in_flight:
-            self._start(outcome.evict, seen, observed)
-        self._everything |= self._patience.ended()
+    def _look_again(self, name: str) -> None:
+        """Something has come to light about `name`."""
+        self._dirty[name] = None
         self._wake.set()
 
     def _break(self, exc: BaseException) -> None:
@@ -324,6 +285,8 @@ class Lane:
             self._broken.set_exception(exc)
 
     def _note(self, name: str, outcome: Outcome) -> None:
+        """A step of `name` has ended."""
+        self._moves.forget(name)
         if outcome.held is None:
             self.held.pop(name, None)
         else:
@@ -336,15 +299,7 @@ class Lane:
             self._retries.succeeded(name)
         elif not outcome.scheduled:
             self._retries.failed(name)
-        if outcome.follow or name in self._again:
-            self._again.discard(name)
+        if self._flights.wants_another_look(name) or outcome.follow:
             self._dirty[name] = None
-
-
-def _more_than_once(actions: tuple[plan.Action, ...]) -> set[str]:
-    """Workers with several steps to take: after the first, they are planned anew."""
-    once: set[str] = set()
-    more: set[str] = set()
-    for action in actions:
-        (more if action.worker in once else once).add(action.worker)
-    return more
+        self._everything |= self._patience.ended()
+        self._wake.set()

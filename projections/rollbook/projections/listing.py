@@ -124,3 +124,8 @@ class Believer(Reader):
     async def fresh(self) -> Seen:
         """What the proxy should hold by the log. Calls nobody."""
         return Seen(self.tick(), believed(self._record()))
+
+
+def reader_of(proxy: Proxy, clock: Clock, seconds: float, record: Callable[[], ProxyRecord]) -> Reader:
+    """What reads this proxy back, by what it can do."""
+    return Reader(proxy, clock, seconds) if proxy.capabilities.list else Believer(proxy, clock, seconds, record)

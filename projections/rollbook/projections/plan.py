@@ -133,6 +133,15 @@ def make_plan(
     return Plan(tuple(actions), tuple(sorted(missing)), tuple(sorted(unexpected)))
 
 
+def several(actions: Iterable[Action]) -> set[str]:
+    """Workers with more than one step to take: after the first, they are planned anew."""
+    once: set[str] = set()
+    more: set[str] = set()
+    for action in actions:
+        (more if action.worker in once else once).add(action.worker)
+    return more
+
+
 def _unwanted(
     name: str,
     listed: list[Owned],

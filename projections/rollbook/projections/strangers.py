@@ -6,6 +6,7 @@ Everywhere else they are reported and left alone [I11].
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from rollbook.events import Fact, ForeignRemovalFailed, ForeignRemoved, ForeignRemoving
@@ -29,18 +30,28 @@ LONGEST_TAG: Final = 128
 
 
 class Strangers:
-    """Removes foreign entries at one exclusive proxy, each on a schedule of its own."""
+    """Removes foreign entries at one exclusive proxy, each on a schedule of its own.
 
-    def __init__(self, desk: Desk, projector: Projector, writer: FencedWriter, retries: Retries, tell: Tell) -> None:
+    `failed` is called with what a removal failed with that is no answer of the proxy.
+    """
+
+    def __init__(
+        self,
+        desk: Desk,
+        projector: Projector,
+        writer: FencedWriter,
+        retries: Retries,
+        tell: Tell,
+        failed: Callable[[BaseException], None],
+    ) -> None:
         self._desk = desk
         self._projector = projector
         self._writer = writer
         self._retries = retries
         self._tell = tell
+        self._failed = failed
         self._slots = asyncio.Semaphore(AT_ONCE)
         self._leaving: dict[str, asyncio.Task[None]] = {}
-        self.broken: asyncio.Future[None] | None = None
-        """Fails with what a removal failed with that is no answer of the proxy."""
 
     @property
     def busy(self) -> bool:
@@ -67,8 +78,7 @@ class Strangers:
             else:
                 self._retries.failed(key)
         except Exception as exc:  # noqa: BLE001 - not swallowed: handed to the lane, which ends with it
-            if self.broken is not None and not self.broken.done():
-                self.broken.set_exception(exc)
+            self._failed(exc)
         finally:
             del self._leaving[key]
 
