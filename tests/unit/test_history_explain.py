@@ -27,12 +27,19 @@ from rollbook.events import (
     WorkerUncordoned,
     WorkerUp,
 )
+from rollbook.projections import ledger
+from rollbook.projections.history import story as story_module
 from rollbook.projections.history.moments import state_at
 from rollbook.projections.history.story import Asked, UnknownToTheLog, explain
 from rollbook.projections.history.teller import verdict
 from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy
 
 W, V = "rollout-0-0", "rollout-1-0"
+HISTORIES_POLICY = Policy(
+    fleet=POLICY.fleet,
+    pools={"rollout": PoolPolicy(), "reward": PoolPolicy()},
+    proxies={name: ProxyPolicy(name=name, pools=("rollout", "reward")) for name in ("a", "b")},
+)
 AT = {"proxy": "router", "worker": W, "url": "http://h:1"}
 
 
@@ -254,3 +261,38 @@ async def test_the_story_of_each_worker_ends_as_the_fold_of_everything_ends(seed
             expected = [verdict(state.roster, policy, served, name) for served in policy.proxies.values()]
             shown = [stands.verdict for stands in found.now]
             assert shown == [one for one in expected if one.failed is None or one.failed.gate != "selected"]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("noted", [1, 2, 5, 20])
+async def test_a_story_is_the_same_however_much_of_it_the_ledger_notes(seed, noted, monkeypatch):
+    """[I5]: what it does not note is read."""
+    history = a_history(seed, 250)
+    all_noted = await told(history)
+    end = (await all_noted.ends())[1]
+    stories = {}
+    for worker in NAMES:
+        for to, proxy in ((end, None), (end // 2, None), (end, "a")):
+            asked = Asked(worker=worker, proxy=proxy, to=to, policy=HISTORIES_POLICY)
+            stories[worker, to, proxy] = await explain(all_noted, CODEC, asked)
+    monkeypatch.setattr(ledger, "MOST_NOTED", noted)
+    monkeypatch.setattr(story_module, "MOST_NOTED", noted)
+    few_noted = await told(history)
+    for (worker, to, proxy), expected in stories.items():
+        asked = Asked(worker=worker, proxy=proxy, to=to, policy=HISTORIES_POLICY)
+        assert await explain(few_noted, CODEC, asked) == expected
+
+
+async def test_a_story_is_looked_up_and_the_proxies_subjects_are_not_read(monkeypatch):
+    past = await a_recovery()
+    read, before = past.read, []
+
+    def remember(first, last, subjects=()):
+        before.append((first, last, subjects))
+        return read(first, last, subjects)
+
+    monkeypatch.setattr(past, "read", remember)
+    await past.keep(12)
+    before.clear()
+    await story(past)
+    assert not [subject for _, _, subjects in before for subject in subjects if subject.startswith("rollbook.f.proxy.")]

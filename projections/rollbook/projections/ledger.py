@@ -43,6 +43,8 @@ class Told(StrEnum):
 
 _UNSUPPORTED: Final = {"register": Told.ADD_UNSUPPORTED, "deregister": Told.REMOVE_UNSUPPORTED}
 
+MOST_NOTED: Final = 128
+"""Sequences for each worker: some thirty lives at one proxy."""
 MOST_GHOSTS: Final = 1000
 """URLs remembered of one proxy; the oldest are forgotten first."""
 
@@ -108,6 +110,9 @@ class Ledger(msgspec.Struct, gc=False):
     """All proxies."""
 
     proxies: dict[str, ProxyRecord] = {}
+    named: dict[str, list[int]] = {}
+    """By worker: the sequences of the last facts on the proxies' subjects that name it; under `""` of those that are
+    about a whole proxy. So that a worker's story is looked up: a server finds facts by subject, and these share one."""
 
     def look(self, proxy: str) -> ProxyRecord:
         """What the log says of a proxy; an empty record if nothing yet. Changes nothing."""
@@ -120,6 +125,8 @@ class Ledger(msgspec.Struct, gc=False):
             return NOTHING
         record = self.proxies.setdefault(fact.proxy, ProxyRecord())
         record.sequence = recorded.sequence
+        for name in names_in(fact):
+            self._note(name, recorded.sequence)
         if isinstance(fact, RegistrationFact):
             _register(record, fact, recorded)
             return Change((fact.worker,))
@@ -142,6 +149,30 @@ class Ledger(msgspec.Struct, gc=False):
             case _:  # a LeadershipTaken that is outranked or absurd; what an exclusive proxy lost
                 pass
         return NOTHING
+
+    def _note(self, name: str, sequence: int) -> None:
+        sequences = self.named.get(name)
+        if sequences is None:
+            self.named[name] = [sequence]
+            return
+        sequences.append(sequence)
+        if len(sequences) > MOST_NOTED:
+            del sequences[0]
+
+
+def names_in(fact: ProxyFact) -> tuple[str, ...]:
+    """The workers that a fact is about, `""` for all of a proxy's."""
+    match fact:
+        case RegistrationFact():
+            return (fact.worker,)
+        case ProxyReachable() | ProxyUnreachable() | LeadershipTaken():
+            return ("",)
+        case DriftFound():
+            return tuple(dict.fromkeys((*fact.missing, *fact.unexpected)))
+        case RemovalWithheld():
+            return tuple(dict.fromkeys(fact.workers))
+        case _:
+            return ()
 
 
 def _register(record: ProxyRecord, fact: RegistrationFact, recorded: Recorded) -> None:

@@ -73,6 +73,13 @@ class ArchivePast:
                 if stored.sequence >= first and (not subjects or covers(subjects, stored.subject)):
                     yield stored
 
+    async def at(self, sequences: Sequence[int]) -> list[Stored]:
+        """What stands at these sequences, which ascend. All between them is read."""
+        wanted = set(sequences)
+        if not wanted:
+            return []
+        return [stored for stored in self._messages(min(wanted), max(wanted), ()) if stored.sequence in wanted]
+
     async def first_at(self, moment: float) -> int:
         """Only the file that the moment falls into is read."""
         _, end = await self.ends()

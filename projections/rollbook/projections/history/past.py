@@ -5,15 +5,18 @@ A `Past` ends, unlike the log: it is read from one sequence to another, and whoe
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from rollbook.events.archived import PREFIX, read_notes
 from rollbook.projections.fold import message_id
 from rollbook.projections.ports import EventLog, HistoryHole, LogState, Snapshot, SnapshotStore, Stored
+
+ASKED_AT_ONCE: Final = 32
 
 
 class Past(Protocol):
@@ -28,6 +31,10 @@ class Past(Protocol):
 
         Raises `HistoryHole` if something of it is missing.
         """
+        ...
+
+    async def at(self, sequences: Sequence[int]) -> list[Stored]:
+        """What stands at these sequences, which ascend; one that is not there is left out."""
         ...
 
     async def first_at(self, moment: float) -> int:
@@ -85,6 +92,17 @@ class LogPast:
                             raise HistoryHole(after + 1, "it is missing in the middle")
                         break
 
+    async def at(self, sequences: Sequence[int]) -> list[Stored]:
+        """What stands at these sequences; many are asked for at once."""
+        asking = asyncio.Semaphore(ASKED_AT_ONCE)
+
+        async def get(sequence: int) -> Stored | None:
+            async with asking:
+                return await self._log.get(sequence)
+
+        found = await asyncio.gather(*(get(sequence) for sequence in sequences))
+        return list(as_noted([one for one in found if one is not None]))
+
     async def _newest(self, subjects: Sequence[str]) -> int:
         """The last sequence on any of them; it may lie beyond what is wanted, and then ends the reading as well."""
         found = [await self._log.last(subject) for subject in subjects]
@@ -136,6 +154,12 @@ class JoinedPast:
         if last >= begin:
             async for batch in self._newer.read(max(first, begin), last, subjects):
                 yield batch
+
+    async def at(self, sequences: Sequence[int]) -> list[Stored]:
+        """Each from where it is."""
+        begin, _ = await self._newer.ends()
+        older = await self._older.at([sequence for sequence in sequences if sequence < begin])
+        return older + await self._newer.at([sequence for sequence in sequences if sequence >= begin])
 
     async def first_at(self, moment: float) -> int:
         """Looked for in the archive first."""

@@ -1,24 +1,26 @@
 """Reads what the story of one worker needs, by its subjects, and has it told.
 
-Of the proxies' subjects, which hold every worker's registrations, only the part since the worker's first fact is read
-(or since the first of the lives that are asked for), and what does not name the worker is not decoded.
+The proxies' subjects hold every worker's registrations, so they are not read: the ledger notes where the last facts
+stand that name a worker, and those are fetched. What is older than its notes is read, from the worker's first fact on
+(or from the first of the lives that are asked for), and what does not name the worker is not decoded.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 
 import msgspec
 
 from rollbook.events import Codec, Recorded, RollbookError, Undecodable, WorkerFact
-from rollbook.events.subjects import operator_worker_subject, proxy_subject, worker_subject
+from rollbook.events.subjects import covers, operator_worker_subject, proxy_subject, worker_subject
 from rollbook.projections.fold import SCHEMA, State, restore
 from rollbook.projections.history.filters import may_name
 from rollbook.projections.history.moments import state_at
 from rollbook.projections.history.narrative import Narrative
 from rollbook.projections.history.past import Past
 from rollbook.projections.history.teller import Teller
+from rollbook.projections.ledger import MOST_NOTED
 from rollbook.projections.logonly import policy_of
 from rollbook.projections.policy import Policy
 from rollbook.projections.ports import HistoryHole, Snapshot, Stored
@@ -83,11 +85,34 @@ async def _tell(past: Past, codec: Codec, asked: Asked, own: _Known, *, several:
         subjects += [worker_subject(codec.fleet, name), operator_worker_subject(codec.fleet, name)]
     proxies = f"{root}.proxy.*" if asked.proxy is None else proxy_subject(codec.fleet, asked.proxy)
     cut = max(start, min(own.first, asked.to + 1))
+    noted = await _noted(past, codec, asked, cut)
     async for stored, recorded in _recorded(past, codec, start, cut - 1, subjects):
         teller.take(stored, recorded)
-    async for stored, recorded in _recorded(past, codec, cut, asked.to, [*subjects, proxies], asked.worker):
+    async for stored, recorded in _recorded(past, codec, cut, noted.since - 1, [*subjects, proxies], asked.worker):
+        teller.take(stored, recorded)
+    rest = [pair async for pair in _recorded(past, codec, noted.since, asked.to, subjects)]
+    rest += [pair for pair in _decoded(codec, await past.at(noted.sequences)) if covers([proxies], pair[0].subject)]
+    for stored, recorded in sorted(rest, key=lambda pair: pair[0].sequence):
         teller.take(stored, recorded)
     return teller
+
+
+class _Noted(msgspec.Struct, frozen=True):
+    """What the ledger knows of where a worker's story stands on the proxies' subjects."""
+
+    since: int
+    """It knows all from here on."""
+    sequences: list[int]
+
+
+async def _noted(past: Past, codec: Codec, asked: Asked, cut: int) -> _Noted:
+    named = (await state_at(past, codec, asked.to)).ledger.named
+    since = cut
+    for name in (asked.worker, ""):
+        if len(sequences := named.get(name, [])) == MOST_NOTED:
+            since = max(since, sequences[0])
+    found = {sequence for name in (asked.worker, "") for sequence in named.get(name, []) if sequence >= since}
+    return _Noted(since, sorted(found))
 
 
 async def _beginning(past: Past, begin: int, to: int) -> tuple[int, State]:
@@ -132,16 +157,23 @@ async def _recorded(
     if first > to:
         return
     proxies = f"rollbook.{codec.fleet}.proxy."
+
+    def concerns(stored: Stored) -> bool:
+        of_others = stored.subject.startswith(proxies) and b'"worker"' in stored.payload
+        return worker is None or not of_others or may_name(stored.payload, worker)
+
     async for batch in past.read(first, to, subjects):
-        for stored in batch:
-            payload = stored.payload
-            of_others = stored.subject.startswith(proxies) and b'"worker"' in payload
-            if worker is not None and of_others and not may_name(payload, worker):
-                continue
-            try:
-                yield stored, codec.decode(payload, subject=stored.subject, sequence=stored.sequence)
-            except Undecodable:
-                continue
+        for pair in _decoded(codec, filter(concerns, batch)):
+            yield pair
+
+
+def _decoded(codec: Codec, messages: Iterable[Stored]) -> Iterator[tuple[Stored, Recorded]]:
+    """Those that are facts."""
+    for stored in messages:
+        try:
+            yield stored, codec.decode(stored.payload, subject=stored.subject, sequence=stored.sequence)
+        except Undecodable:
+            continue
 
 
 async def _nobody(past: Past, codec: Codec, asked: Asked) -> str:
