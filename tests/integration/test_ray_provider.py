@@ -10,8 +10,11 @@ from support.process import run_python
 from support.ray import SECONDS, demo_spec, is_alive
 from support.until import until
 
+from rollbook.adapters.demo.worker import HEADER_INCARNATION
+from rollbook.adapters.proxies.readiness import HttpReadiness
 from rollbook.adapters.ray.provider import RayWorkerProvider
-from rollbook.projections.ports import ProviderUnavailable
+from rollbook.adapters.ray.spec import Says
+from rollbook.projections.ports import Identity, ProviderUnavailable
 
 pytestmark = [pytest.mark.ray, pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -123,3 +126,18 @@ def test_without_a_cluster_the_provider_says_so_and_waits_for_one():
         asyncio.run(main())
     """
     assert run_python(code).stdout.count("no answer") == 2
+
+
+async def test_a_worker_that_says_who_it_is_is_located_with_its_identity(launch, fleet):
+    """I3: so that a stranger on its port is not taken for it; and each life says its own number."""
+    says = Says(header=HEADER_INCARNATION, value="{incarnation}")
+    manager = launch(demo_spec(W, identity=says))
+    manager.wait_until_up(seconds=SECONDS)
+    provider = await RayWorkerProvider.create(fleet, deadline=SECONDS)
+    located = (await provider.locate([W]))[W]
+    assert located.identity == Identity("1", header=HEADER_INCARNATION)
+    readiness = HttpReadiness(seconds=SECONDS)
+    url = f"http://{located.addresses['primary']}"
+    assert await readiness.check(url, "/health", located.identity) is None
+    assert "another worker" in await readiness.check(url, "/health", Identity("2", header=HEADER_INCARNATION))
+    await readiness.close()

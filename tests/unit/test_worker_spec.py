@@ -5,6 +5,7 @@ import pytest
 from rollbook.adapters.demo.worker import DemoWorker
 from rollbook.adapters.ray.spec import (
     InvalidSpec,
+    Says,
     WorkerSpec,
     WorkerState,
     check_specs,
@@ -14,7 +15,7 @@ from rollbook.adapters.ray.spec import (
     encode_states,
     import_path,
 )
-from rollbook.projections.ports import HostAndPort
+from rollbook.projections.ports import HostAndPort, Identity
 
 ACTOR = "package.module:Class"
 
@@ -37,6 +38,11 @@ class InATest:
         ({"port": 65536}, "port 65536 is no port"),
         ({"port": -1}, "port -1 is no port"),
         ({"ready_path": "health"}, "must begin with '/'"),
+        ({"identity": Says()}, "identity names either a header, or a path and a field"),
+        ({"identity": Says(header="x-worker", path="/info", field="w")}, "identity names either a header, or a path"),
+        ({"identity": Says(path="/info")}, "identity names either a header, or a path and a field"),
+        ({"identity": Says(path="info", field="w")}, "identity.path 'info' must begin with '/'"),
+        ({"identity": Says(header="x-worker"), "ready_path": None}, "identity is asked for at ready_path"),
         ({"start_seconds": 0}, "start_seconds is 0; it must be more than 0"),
         ({"stop_seconds": float("inf")}, "stop_seconds is inf"),
         ({"start_seconds": float("nan")}, "start_seconds is nan"),
@@ -105,3 +111,21 @@ def test_states_survive_the_way_back():
     ]
     assert decode_states(encode_states(states)) == {state.name: state for state in states}
     assert [state.alive for state in states] == [False, True]
+
+
+def test_a_worker_says_its_name_or_what_it_is_given_to_say():
+    def identity(**says):
+        return WorkerSpec(name="rollout-0-0", actor=ACTOR, identity=Says(**says)).identity_of(7)
+
+    assert WorkerSpec(name="rollout-0-0", actor=ACTOR).identity_of(7) is None
+    assert identity(header="x-worker") == Identity("rollout-0-0", header="x-worker")
+    assert identity(path="/server_info", field="id", value="{name}/{incarnation}") == Identity(
+        "rollout-0-0/7", path="/server_info", field="id"
+    )
+
+
+def test_an_identity_goes_the_way_of_specs_and_states():
+    spec = WorkerSpec(name="rollout-0-0", actor=ACTOR, identity=Says(header="x-worker"))
+    assert decode_specs(encode_specs([spec])) == [spec]
+    state = WorkerState(name="rollout-0-0", stage="serving", identity=spec.identity_of(1))
+    assert decode_states(encode_states([state])) == {"rollout-0-0": state}

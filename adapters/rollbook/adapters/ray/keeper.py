@@ -68,7 +68,12 @@ class Keeper:
         save: Callable[[Record], Awaitable[None]],
     ) -> None:
         self.record = record
-        self.state = WorkerState(name=record.spec.name, stage="creating", incarnation=record.incarnation)
+        self.state = WorkerState(
+            name=record.spec.name,
+            stage="creating",
+            incarnation=record.incarnation,
+            identity=record.spec.identity_of(record.incarnation),
+        )
         self._spec = record.spec
         self._asked = f"worker {record.spec.name!r}"
         self._hosts = hosts
@@ -161,7 +166,8 @@ class Keeper:
             self._note(stage="waiting", reason="the log has not numbered this life yet")
             number = await _unless(death, self._scribe.begin(pid=who.pid, node=who.node))
         await self._keep(incarnation=number)
-        self._note(stage="starting", incarnation=number, addresses={}, reason="it is starting")
+        identity = spec.identity_of(number)
+        self._note(stage="starting", incarnation=number, addresses={}, identity=identity, reason="it is starting")
         until = time.monotonic() + spec.start_seconds
         former = self.record.port
         ports = [former, spec.port] if spec.keep_port and former not in {0, spec.port} else [spec.port]
@@ -195,7 +201,10 @@ class Keeper:
         if self._spec.ready_path is None:
             return
         wait = _PROBE_FIRST
-        while (reason := await _unless(death, self._readiness.check(url, self._spec.ready_path))) is not None:
+        while True:
+            asked = self._readiness.check(url, self._spec.ready_path, self.state.identity)
+            if (reason := await _unless(death, asked)) is None:
+                return
             self._note(reason=reason)
             if time.monotonic() + wait >= until:
                 told = f"it was not ready within {self._spec.start_seconds:g} s, and it is killed: {reason}"

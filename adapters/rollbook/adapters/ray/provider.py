@@ -71,7 +71,7 @@ class RayWorkerProvider:
         """All that it knows of `names`, without those that never had a life. Raises `ProviderUnavailable`."""
         states = await self._states(list(names))
         return {
-            name: Located(state.addresses, state.incarnation, state.alive)
+            name: Located(state.addresses, state.incarnation, state.alive, state.identity)
             for name, state in states.items()
             if state.incarnation
         }

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from rollbook.events import InvalidName, RollbookError, parse_worker, validate_name
-from rollbook.projections.ports import HostAndPort
+from rollbook.projections.ports import HostAndPort, Identity
 
 _OWNED_OPTIONS: Final = frozenset(
     {"get_if_exists", "lifetime", "max_concurrency", "max_restarts", "max_task_retries", "name", "namespace"}
@@ -23,6 +23,21 @@ _OWNED_ARGUMENTS: Final = frozenset({"name", "incarnation", "host", "port"})
 
 class InvalidSpec(RollbookError, ValueError):
     """A worker's description that cannot be started. The message names the worker and what to change."""
+
+
+class Says(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Where a worker says who it is, so that a stranger on a reused port is not taken for it.
+
+    Either in a header of its answer at `ready_path`, or in a field of the JSON object at another path.
+    """
+
+    header: str | None = None
+    path: str | None = None
+    """Such as `/server_info`."""
+    field: str | None = None
+    """The key in that object."""
+    value: str = "{name}"
+    """What it says there. `{name}` and `{incarnation}` stand for its own; the number tells its lives apart too."""
 
 
 class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -48,6 +63,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     it takes `port` instead."""
     ready_path: str | None = "/health"
     """It is up when GET on this path of its primary address answers 200; None believes `start`."""
+    identity: Says | None = None
+    """Where it says who it is; None for one that does not."""
     process_seconds: float = 300.0
     """How long Ray may take to start its process, the wait for free resources included."""
     start_seconds: float = 600.0
@@ -85,12 +102,31 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             yield f"rank {self.rank} is less than 0"
         if self.ready_path is not None and not self.ready_path.startswith("/"):
             yield f"ready_path {self.ready_path!r} must begin with '/', or be None"
+        if self.identity is not None:
+            yield from self._nameless(self.identity)
         for field in ("process_seconds", "start_seconds", "stop_seconds"):
             seconds = getattr(self, field)
             if not 0 < seconds < float("inf"):
                 yield f"{field} is {seconds}; it must be more than 0 and finite"
         if self.max_restarts is not None and self.max_restarts < 0:
             yield f"max_restarts is {self.max_restarts}; it must be 0 or more, or None"
+
+    def _nameless(self, says: Says) -> Iterable[str]:
+        """Why nobody could ask it who it is."""
+        if self.ready_path is None:
+            yield "identity is asked for at ready_path, which is None"
+        if (says.header is None) == (says.path is None) or (says.path is None) != (says.field is None):
+            yield "identity names either a header, or a path and a field"
+        if says.path is not None and not says.path.startswith("/"):
+            yield f"identity.path {says.path!r} must begin with '/'"
+
+    def identity_of(self, incarnation: int) -> Identity | None:
+        """How that life of it says who it is."""
+        says = self.identity
+        if says is None:
+            return None
+        value = says.value.replace("{name}", self.name).replace("{incarnation}", str(incarnation))
+        return Identity(value, says.header, says.path, says.field)
 
     def _misplaced(self) -> Iterable[str]:
         if taken := _OWNED_ARGUMENTS & self.kwargs.keys():
@@ -136,6 +172,8 @@ class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
     """Of its newest life; 0 before the log has numbered its first one."""
     addresses: dict[str, HostAndPort] = {}
     """Of its newest life; they stay when that is over, as where it was last."""
+    identity: Identity | None = None
+    """How its newest life says who it is."""
     pid: int | None = None
     node: str | None = None
     restarts: int = 0
