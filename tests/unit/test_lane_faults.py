@@ -20,8 +20,10 @@ from rollbook.events import (
     Registering,
     RegistrationFailed,
     WorkerDown,
+    WorkerUp,
 )
-from rollbook.projections.ports import Listing
+from rollbook.projections.policy import PoolPolicy, ProxyPolicy
+from rollbook.projections.ports import HostAndPort, Listing, Target
 
 
 class Longest(random.Random):
@@ -189,6 +191,63 @@ async def test_a_removal_that_is_not_carried_out_is_not_a_deregistration():
     assert fleet.facts(Deregistered) == []
     fleet.proxy.faults = ProxyFaults()
     await fleet.until(lambda: fleet.facts(Deregistered) and not fleet.listed())
+
+
+@on_virtual_time
+async def test_a_proxy_that_reports_every_entry_twice_loses_none():
+    """[I4]."""
+    fleet = Fleet(resync=2)
+    listed = fleet.proxy.list
+
+    async def twice():
+        listing = await listed()
+        return Listing(listing.entries * 2, listing.version)
+
+    fleet.proxy.list = twice
+    await fleet.start()
+    names = await fleet.pool_up(4)
+    await asyncio.sleep(30)
+    assert fleet.calls("remove") == []
+    await fleet.down(names[0])
+    await fleet.until(lambda: len(fleet.listed()) == 3)
+    await asyncio.sleep(10)
+    assert len(fleet.calls("remove")) == 1
+
+
+@on_virtual_time
+async def test_every_proxy_has_its_own_deadline_for_calls_and_listings():
+    fleet = Fleet("a", "b", served={"call_deadline": 1.5})
+    fleet.policy.proxies["b"] = ProxyPolicy(name="b", pools=("rollout",))
+    await fleet.start()
+    await fleet.up()
+    for name in ("a", "b"):
+        await fleet.registered(proxy=name)
+        fleet.proxies[name].stalled = True
+    await fleet.until(lambda: len(fleet.facts(ProxyUnreachable)) == 2)
+    reasons = {fact.proxy: fact.reason for fact in fleet.facts(ProxyUnreachable)}
+    assert reasons == {"a": "a: list: no answer within 1.5 s", "b": "b: list: no answer within 3 s"}
+
+
+@on_virtual_time
+async def test_a_target_says_what_the_pool_is_for():
+    fleet = Fleet()
+    fleet.policy.pools["rollout"] = PoolPolicy(role="prefill", bootstrap="kv", model="qwen3-8b")
+    await fleet.start()
+    fleet.readiness.serve("http://10.0.0.1:8000")
+    addresses = {"primary": HostAndPort("10.0.0.1", 8000), "kv": HostAndPort("10.0.0.1", 9998)}
+    fleet.provider.place(W, incarnation=1, addresses=addresses)
+    await fleet.say(WorkerUp(worker=W, incarnation=1))
+    await fleet.registered()
+    [call] = fleet.calls("add")
+    assert call.what == Target(
+        worker=W,
+        incarnation=1,
+        url="http://10.0.0.1:8000",
+        pool="rollout",
+        role="prefill",
+        bootstrap_port=9998,
+        model="qwen3-8b",
+    )
 
 
 @on_virtual_time

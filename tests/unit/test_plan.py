@@ -101,6 +101,14 @@ def test_of_several_entries_of_one_life_the_one_that_the_log_names_stays():
         )
 
 
+def test_an_entry_that_is_reported_twice_is_there_once():
+    """[I4]: removing the second would remove the only one."""
+    assert plan([UP1, told(Registered)], entry(W, 1), entry(W, 1)).actions == ()
+    assert plan([UP1, DOWN, told(Registered)], entry(W, 1), entry(W, 1)).actions == (
+        Remove(W, 1, entry(W, 1), "serving: down (exited)"),
+    )
+
+
 def test_the_reason_of_a_removal_is_the_gate_or_the_newer_life():
     listed = entry(W, 1)
     cordoned = plan([UP1, WorkerCordoned(worker=W, by="ann", why="noisy")], listed).actions
@@ -123,7 +131,7 @@ def test_what_the_proxy_cannot_do_is_not_asked_for_again():
     assert plan([UP1, failed("register"), UP2]).actions == (Settle(W, 1, URL, 2), Add(W, 2))
     assert plan([UP1, failed("register"), DOWN], listed).actions != ()
     assert plan([UP1, failed("deregister")], listed).actions == (Adopt(W, 1, URL, 2),)
-    assert plan([UP1, failed("deregister")], listed, entry(W, 1)).actions == ()
+    assert plan([UP1, failed("deregister")], listed, entry(W, 1, url="http://10.9.9.9:1")).actions == ()
 
 
 # ---------------------------------------------------------------- which workers, and drift

@@ -61,7 +61,8 @@ def observe(
     owned: dict[str, list[Owned]] = {}
     strangers: list[Entry] = []
     urls: dict[str, Owned | None] = {}
-    for entry in listing.entries:
+    # What a router reports twice is there once: whoever removed the second would remove the only one.
+    for entry in {(entry.handle, entry.url): entry for entry in listing.entries}.values():
         found = owner_by_tag(fleet, entry)
         if entry.fleet is None or (found is not None and not capabilities.remove):
             if by_url is None:
