@@ -123,31 +123,17 @@ class Ledger(msgspec.Struct, gc=False):
         fact = recorded.fact
         if not isinstance(fact, ProxyFact):
             return NOTHING
-        record = self.proxies.setdefault(fact.proxy, ProxyRecord())
+        record = self.proxies.get(fact.proxy)
+        if record is None:
+            record = self.proxies[fact.proxy] = ProxyRecord()
         record.sequence = recorded.sequence
-        for name in names_in(fact):
-            self._note(name, recorded.sequence)
         if isinstance(fact, RegistrationFact):
+            self._note(fact.worker, recorded.sequence)
             _register(record, fact, recorded)
             return Change((fact.worker,))
-        match fact:
-            case ProxyUnreachable():
-                record.reachable, record.since, record.reason = False, recorded.time, shortened(fact.reason)
-            case ProxyReachable():
-                record.reachable, record.since, record.reason = True, recorded.time, ""
-                record.version = fact.version
-                _try_again(record)
-            case LeadershipTaken() if 0 < fact.epoch - record.epoch <= FARTHEST_EPOCH:  # no other deposes anybody [I7]
-                record.owner, record.epoch = fact.owner, fact.epoch
-                _try_again(record)
-            case DriftFound():
-                record.foreign = fact.foreign
-            case RemovalWithheld():
-                record.withheld.pop(fact.pool or "", None)
-                if fact.workers:
-                    record.withheld[fact.pool or ""] = fact.workers
-            case _:  # a LeadershipTaken that is outranked or absurd; what an exclusive proxy lost
-                pass
+        for name in _names_in(fact):
+            self._note(name, recorded.sequence)
+        _say(record, fact, recorded)
         return NOTHING
 
     def _note(self, name: str, sequence: int) -> None:
@@ -160,11 +146,9 @@ class Ledger(msgspec.Struct, gc=False):
             del sequences[0]
 
 
-def names_in(fact: ProxyFact) -> tuple[str, ...]:
-    """The workers that a fact is about, `""` for all of a proxy's."""
+def _names_in(fact: ProxyFact) -> tuple[str, ...]:
+    """The workers that a fact is about which is no registration; `""` for all of a proxy's."""
     match fact:
-        case RegistrationFact():
-            return (fact.worker,)
         case ProxyReachable() | ProxyUnreachable() | LeadershipTaken():
             return ("",)
         case DriftFound():
@@ -173,6 +157,28 @@ def names_in(fact: ProxyFact) -> tuple[str, ...]:
             return tuple(dict.fromkeys(fact.workers))
         case _:
             return ()
+
+
+def _say(record: ProxyRecord, fact: ProxyFact, recorded: Recorded) -> None:
+    """What is said of a whole proxy."""
+    match fact:
+        case ProxyUnreachable():
+            record.reachable, record.since, record.reason = False, recorded.time, shortened(fact.reason)
+        case ProxyReachable():
+            record.reachable, record.since, record.reason = True, recorded.time, ""
+            record.version = fact.version
+            _try_again(record)
+        case LeadershipTaken() if 0 < fact.epoch - record.epoch <= FARTHEST_EPOCH:  # no other deposes anybody [I7]
+            record.owner, record.epoch = fact.owner, fact.epoch
+            _try_again(record)
+        case DriftFound():
+            record.foreign = fact.foreign
+        case RemovalWithheld():
+            record.withheld.pop(fact.pool or "", None)
+            if fact.workers:
+                record.withheld[fact.pool or ""] = fact.workers
+        case _:  # a LeadershipTaken that is outranked or absurd; what an exclusive proxy lost
+            pass
 
 
 def _register(record: ProxyRecord, fact: RegistrationFact, recorded: Recorded) -> None:
@@ -194,31 +200,28 @@ def _register(record: ProxyRecord, fact: RegistrationFact, recorded: Recorded) -
 
 def _said(fact: RegistrationFact, before: Registration | None, recorded: Recorded) -> Registration:
     """What is known of a life after one more word about it."""
-    said = Registration(
-        Told.REGISTERED,
-        fact.url,
-        recorded.sequence,
-        recorded.time,
+    told, reason, failures, retry_seconds = Told.REGISTERED, "", 0, None
+    if isinstance(fact, RegistrationFailed):
+        told = Told.FAILED if fact.retryable else _UNSUPPORTED[fact.action]
+        reason = f"{fact.action}: {shortened(fact.reason)}"
+        failures = 1 if before is None else before.failures + 1
+        retry_seconds = fact.retry_seconds
+    elif isinstance(fact, Registering | Deregistering):
+        told = Told.REGISTERING if isinstance(fact, Registering) else Told.DEREGISTERING
+        reason = shortened(fact.reason)
+        failures = 0 if before is None else before.failures
+    return Registration(
+        told=told,
+        url=fact.url,
+        sequence=recorded.sequence,
+        time=recorded.time,
+        reason=reason,
+        failures=failures,
+        retry_seconds=retry_seconds,
         possible=_possible(fact, before),
         confirmed=_confirmed(fact, before),
         haunted=_haunted(fact, before),
     )
-    replace, failures = msgspec.structs.replace, 0 if before is None else before.failures
-    match fact:
-        case Registering():
-            return replace(said, told=Told.REGISTERING, reason=shortened(fact.reason), failures=failures)
-        case Deregistering():
-            return replace(said, told=Told.DEREGISTERING, reason=shortened(fact.reason), failures=failures)
-        case RegistrationFailed():
-            return replace(
-                said,
-                told=Told.FAILED if fact.retryable else _UNSUPPORTED[fact.action],
-                reason=f"{fact.action}: {shortened(fact.reason)}",
-                failures=failures + 1,
-                retry_seconds=fact.retry_seconds,
-            )
-        case _:
-            return said
 
 
 def _possible(fact: RegistrationFact, before: Registration | None) -> bool:
