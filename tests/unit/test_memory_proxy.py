@@ -10,7 +10,8 @@ import pytest
 from rollbook.adapters.memory import virtual
 from rollbook.adapters.memory.clock import LoopClock
 from rollbook.adapters.memory.faults import NO_FAULTS, ProxyFaults
-from rollbook.adapters.memory.proxy import SLOTS, MemoryProxy
+from rollbook.adapters.memory.jobs import SLOTS
+from rollbook.adapters.memory.proxy import MemoryProxy
 from rollbook.projections.ports import Capabilities, Done, Entry, Failed, Pending, ProxyUnavailable, Target, Unsupported
 
 URL = "http://10.0.0.1:8000"

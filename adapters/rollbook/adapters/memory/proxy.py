@@ -8,8 +8,6 @@ anything after it.
 Its capabilities say which kind it is: one that tells its URLs and nothing else (`tag` False), that adds only (`remove`
 False), that lets running requests end (`drain`), or that shows nothing at all (`list` False: a second add of a URL is
 done already, and a removal takes the URL away).
-
-The router's jobs run outside the caller's context, so that killing a simulated controller does not kill its routers.
 """
 
 from __future__ import annotations
@@ -17,14 +15,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, Literal, TypeVar
+from collections.abc import Callable
+from typing import Final, Literal, TypeVar
 
 import msgspec
 
 from rollbook.adapters.memory.faults import NO_FAULTS, Chance, ProxyFaults
+from rollbook.adapters.memory.jobs import Jobs
 from rollbook.adapters.proxies.urls import canonical_url
-from rollbook.projections.ending import end
 from rollbook.projections.ports import (
     Answer,
     Capabilities,
@@ -57,8 +55,6 @@ class Call(msgspec.Struct, frozen=True, gc=False):
 
 
 AS_SGLANG: Final = Capabilities(async_add=True, probes_on_add=True)
-SLOTS: Final = 10
-"""Jobs that are carried out at a time; an add of a worker that does not answer holds one."""
 INTERVAL: Final = 1.0
 """Seconds between two looks at a worker that is to be added and does not answer."""
 SYNCHRONOUS_LOOK: Final = 0.01
@@ -180,14 +176,14 @@ class MemoryProxy:
 
     async def close(self) -> None:
         """End its jobs, so that no task is left."""
-        await end(*self._tasks)
+        await self._jobs.close()
 
     # -------------------------------------------------------------- what happens to a router
 
     def restart(self) -> None:
         """Forget everything, as a process that starts anew."""
         lost = self.listed
-        self._cancel()
+        self._jobs.cancel()
         self._boot()
         for entry in lost:
             self._tell("lost", entry)
@@ -215,12 +211,7 @@ class MemoryProxy:
     def _boot(self) -> None:
         self._entries: dict[str, Entry] = {}
         self._outcomes: dict[str, Answer] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._free = asyncio.Semaphore(SLOTS)
-
-    def _cancel(self) -> None:
-        for task in self._tasks:
-            task.cancel()
+        self._jobs = Jobs(self._context, self.broken)
 
     def _handle(self) -> str:
         self._handles += 1
@@ -252,7 +243,7 @@ class MemoryProxy:
         if not self.available or chance.hits(faults.refuse):
             raise ProxyUnavailable(f"{self._name}: no connection")
         if changes and chance.hits(faults.act_late):
-            self._start(self._later(chance.up_to(faults.latest), act))
+            self._jobs.start(self._later(chance.up_to(faults.latest), act))
             raise ProxyUnavailable(f"{self._name}: no answer; the call is still under way")
         result = act()
         await self._clock.sleep(chance.up_to(faults.slowest_call / 2))
@@ -268,13 +259,13 @@ class MemoryProxy:
         pending = Pending(self._handle() if self._capabilities.list else target.url)
         self._outcomes[pending.handle] = pending
         if not self._chance.hits(self.faults.lie):
-            self._start(self._register(pending.handle, target))
+            self._jobs.start(self._register(pending.handle, target))
         return pending
 
     def _quieten(self, handle: str) -> None:
         if handle in self._entries and not self._chance.hits(self.faults.lie):
             self._entries[handle] = msgspec.structs.replace(self._entries[handle], in_rotation=False)
-            self._start(self._finish(handle))
+            self._jobs.start(self._finish(handle))
 
     async def _finish(self, handle: str) -> None:
         await self._clock.sleep(self._chance.up_to(self.faults.longest_request))
@@ -283,20 +274,10 @@ class MemoryProxy:
 
     def _discard(self, handle: str) -> None:
         if handle in self._entries and not self._chance.hits(self.faults.lie):
-            self._start(self._unregister(handle))
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, context=self._context)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (exc := task.exception()) is not None and exc not in self.broken:
-            self.broken.append(exc)
+            self._jobs.start(self._unregister(handle))
 
     async def _register(self, handle: str, target: Target) -> None:
-        async with self._free:
+        async with self._jobs.slots:
             await self._clock.sleep(self._chance.up_to(self.faults.slowest_job))
             failure = await self._probe(target.url)
             if failure is None and handle not in self._entries and self._has(target.url):
@@ -329,7 +310,7 @@ class MemoryProxy:
         return None
 
     async def _unregister(self, handle: str) -> None:
-        async with self._free:
+        async with self._jobs.slots:
             await self._clock.sleep(self._chance.up_to(self.faults.slowest_job))
             entry = self._entries.pop(handle, None)
             if entry is not None:
