@@ -1,6 +1,8 @@
 """[I12] Removals that nobody saw a reason for: so many go, the others are asked, and who answers stays and is shown."""
 
 import asyncio
+import collections
+import itertools
 
 import pytest
 from support.core import FLEET
@@ -17,7 +19,7 @@ from rollbook.events import (
     WorkerDown,
     WorkerSuspended,
 )
-from rollbook.projections import guard, notes
+from rollbook.projections import guard, notes, rollcall
 from rollbook.projections.policy import PoolPolicy
 from rollbook.projections.ports import Identity
 from rollbook.projections.status import Standing
@@ -27,6 +29,19 @@ MINUTE = 60.0
 
 def left(fleet):
     return [worker for worker, _, _ in fleet.listed()]
+
+
+def count_questions(fleet):
+    """URL → the moments at which its worker is asked from now on."""
+    asked = collections.defaultdict(list)
+    check = fleet.readiness.check
+
+    async def counted(url, path, identity=None):
+        asked[url].append(fleet.clock.monotonic())
+        return await check(url, path, identity)
+
+    fleet.readiness.check = counted
+    return asked
 
 
 async def all_down(fleet, names, evidence="timeout", *, dead=()):
@@ -75,9 +90,67 @@ async def test_a_withheld_worker_goes_when_it_stops_answering():
     await asyncio.sleep(MINUTE)
     assert left(fleet) == [name]
     fleet.readiness.close("http://10.0.0.1:8000")
-    await fleet.until(lambda: not left(fleet), 10)
+    await fleet.until(lambda: not left(fleet), rollcall.LONGEST_REST + 10)
     await fleet.until(lambda: fleet.facts(RemovalWithheld)[-1].workers == (), 10)
     assert fleet.controller.lanes["a"].withheld == {}
+
+
+@on_virtual_time
+async def test_who_answers_is_asked_ever_more_rarely_and_for_all_proxies_together():
+    fleet = Fleet("a", "b", "c", "d", served={"removal_budget": 0.0})
+    await fleet.start()
+    names = await fleet.pool_up(4)
+    asked = count_questions(fleet)
+    await all_down(fleet, names)
+    await asyncio.sleep(MINUTE)
+    assert all(set(lane.withheld) == set(names) for lane in fleet.controller.lanes.values())
+    for url, moments in asked.items():
+        assert 4 <= len(moments) <= 8, (url, moments)
+    await asyncio.sleep(10 * MINUTE)
+    for moments in asked.values():
+        pauses = [later - earlier for earlier, later in itertools.pairwise(moments[6:])]
+        assert all(rollcall.LONGEST_REST / 2 <= pause <= rollcall.LONGEST_REST + 10 for pause in pauses), pauses
+    assert len({moments[-1] for moments in asked.values()}) > 1, "not all at once"
+
+
+@on_virtual_time
+async def test_an_answer_is_shared_and_a_silence_is_not():
+    """Who answers is asked once for all proxies; nobody is removed from one because of what was heard for another."""
+    fleet = Fleet("a", "b", "c", "d", served={"removal_budget": 0.0}, call_deadline=4.0)
+    await fleet.start()
+    [name] = await fleet.pool_up(1)
+    asked = count_questions(fleet)
+    fleet.readiness.seconds = 3.0
+    await all_down(fleet, [name])
+    await fleet.until(lambda: all(lane.withheld for lane in fleet.controller.lanes.values()))
+    assert [len(moments) for moments in asked.values()] == [1]
+    await all_down(fleet, [name], dead=[name])
+    await fleet.until(lambda: not any(fleet.listed(proxy) for proxy in "abcd"), 30)
+    assert [len(moments) for moments in asked.values()] == [1 + 4]
+
+
+@pytest.mark.parametrize("evidence", ["exited", "timeout"])
+@on_virtual_time
+async def test_a_new_word_about_a_withheld_worker_is_heard_at_once(evidence):
+    """What is certain needs no question; what is not is asked again, though the worker answered a moment ago."""
+    fleet = Fleet(served={"removal_budget": 0.0})
+    await fleet.start()
+    [name] = await fleet.pool_up(1)
+    await all_down(fleet, [name])
+    await asyncio.sleep(5 * MINUTE)
+    await all_down(fleet, [name], evidence, dead=[name])
+    await fleet.until(lambda: not left(fleet), 2)
+
+
+@on_virtual_time
+async def test_a_person_who_forces_does_not_wait_until_a_worker_is_asked_again():
+    fleet = Fleet(served={"removal_budget": 0.0})
+    await fleet.start()
+    [name] = await fleet.pool_up(1)
+    await all_down(fleet, [name])
+    await asyncio.sleep(5 * MINUTE)
+    fleet.controller.lanes["a"].force_once("ann")
+    await fleet.until(lambda: not left(fleet), 2)
 
 
 @pytest.mark.parametrize("evidence", ["exited", "actor_dead", "refused", "planned", "operator"])

@@ -28,6 +28,7 @@ from rollbook.projections.ports import AlreadyLed, LogUnavailable, Proxy
 from rollbook.projections.projector import Projector, Witness
 from rollbook.projections.relisting import relist, whole_part
 from rollbook.projections.resources import Resources
+from rollbook.projections.rollcall import RollCall
 
 RETRY_SECONDS: Final = 0.5
 """Between two tries to lead when there was no answer, and after standing down."""
@@ -212,6 +213,7 @@ class Controller:
             self._relist = False
         roster = lambda: projector.state.roster  # noqa: E731 - always the state's present one
         admission = Admission(self.policy, roster, self._resources.provider, self._resources.readiness)
+        roll_call = RollCall(admission, roster, self._clock, self._resources.rng)
         lanes = {
             proxy.name: Lane(
                 proxy,
@@ -219,6 +221,7 @@ class Controller:
                 self.policy,
                 projector=projector,
                 admission=admission,
+                roll_call=roll_call,
                 resources=self._resources,
             )
             for proxy in self._proxies

@@ -2,8 +2,8 @@
 
 Such a removal waits until provider and proxy have been listed once in this leadership: before that, whatever is not
 known may only not be known yet. Then so many go as the budget allows; beyond it every worker is asked itself, and who
-answers stays, until it does not answer any more, somebody knows for certain, or a person says so. Direct evidence and
-what somebody meant pass at once.
+answers stays, until it does not answer any more (it is asked more and more rarely), somebody knows for certain, or a
+person says so. Direct evidence and what somebody meant pass at once.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from rollbook.projections.plan import Remove
 from rollbook.projections.policy import Policy, ProxyPolicy
 from rollbook.projections.ports import Clock
 from rollbook.projections.projector import Projector
+from rollbook.projections.rollcall import RollCall
 from rollbook.projections.roster import Roster
 
 NO_POOL = ""
@@ -41,12 +42,20 @@ class Guard:
     """Guards one proxy for one leadership. Who was withheld by the leader before is withheld still."""
 
     def __init__(
-        self, policy: Policy, served: ProxyPolicy, *, projector: Projector, admission: Admission, clock: Clock
+        self,
+        policy: Policy,
+        served: ProxyPolicy,
+        *,
+        projector: Projector,
+        admission: Admission,
+        roll_call: RollCall,
+        clock: Clock,
     ) -> None:
         self._policy = policy
         self._served = served
         self._projector = projector
         self._admission = admission
+        self._roll_call = roll_call
         self._clock = clock
         self._budget = Budget(served.removal_budget)
         self._asked = asyncio.Semaphore(PROBES_IN_FLIGHT)
@@ -107,6 +116,13 @@ class Guard:
         """Who lets it pass without being asked."""
         return self._forced.get((removal.worker, removal.incarnation))
 
+    def rests(self, removal: Remove) -> bool:
+        """Whether it is withheld and need not be asked now: it answered lately, and nothing else is to be said."""
+        life = (removal.worker, removal.incarnation)
+        return (
+            life in self._withheld and not self._passes(removal) and self._roll_call.answered(life, removal.entry.url)
+        )
+
     async def against(self, removal: Remove) -> Kept | None:
         """Why an entry must stay, for now; None if it may go."""
         life = (removal.worker, removal.incarnation)
@@ -122,7 +138,7 @@ class Guard:
         if not (asks and life in self._withheld) and self._budget.take(pool, life, self._clock.monotonic()):
             self._let_go(life)
             return None
-        if await self._ask(removal) is not None or self._passes(removal):
+        if await self._ask(life, removal.entry.url) is not None or self._passes(removal):
             self._let_go(life)
             return None
         self._withheld[life] = pool
@@ -135,12 +151,12 @@ class Guard:
         self._withheld.pop(life, None)
         self._unjudged.pop(life, None)
 
-    async def _ask(self, removal: Remove) -> str | None:
+    async def _ask(self, life: Life, url: str) -> str | None:
         """Why the worker is not there; None if it answers, or cannot be asked."""
         self._asking += 1
         try:
             async with self._asked:
-                return await self._admission.absent(removal.worker, removal.entry.url)
+                return await self._roll_call.absent(life, url)
         finally:
             self._asking -= 1
 

@@ -29,6 +29,7 @@ from rollbook.projections.ports import Proxy, ProxyUnavailable
 from rollbook.projections.projector import Marks, Projector
 from rollbook.projections.resources import Resources
 from rollbook.projections.retries import Retries
+from rollbook.projections.rollcall import RollCall
 from rollbook.projections.settled import Planned, Settled
 from rollbook.projections.steps import Steps
 from rollbook.projections.strangers import Strangers
@@ -46,6 +47,7 @@ class Lane:
         *,
         projector: Projector,
         admission: Admission,
+        roll_call: RollCall,
         resources: Resources,
     ) -> None:
         self.name = served.name
@@ -66,7 +68,9 @@ class Lane:
         self._retries = Retries(policy.reconcile, resources.clock, resources.rng)
         self._writer = FencedWriter(self.name, policy.fleet, projector, resources)
         self._notes = Notes(self.name, projector, self._writer, resources.tell)
-        self._guard = Guard(policy, served, projector=projector, admission=admission, clock=resources.clock)
+        self._guard = Guard(
+            policy, served, projector=projector, admission=admission, roll_call=roll_call, clock=resources.clock
+        )
         self._desk: Desk = Desk(
             proxy,
             policy,
@@ -264,7 +268,7 @@ class Lane:
         outdated = {action.worker for action in made.actions if flights.outdate(seen, action.worker)}
         for action in self._patience.chosen(made.actions, busy=bool(flights)):
             name = action.worker
-            if name in flights:
+            if name in flights or (isinstance(action, plan.Remove) and self._guard.rests(action)):
                 continue
             if name in outdated:
                 self._dirty[name] = None
