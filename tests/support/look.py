@@ -13,5 +13,13 @@ async def look(fleet: Fleet) -> FleetStatus:
     assert fleet.controller.projector is not None
     state = fleet.controller.projector.state
     admission = Admission(fleet.policy, lambda: state.roster, fleet.provider, fleet.readiness)
-    taken = Look(fleet.policy, state, proxies=fleet.proxies, provider=fleet.provider, admission=admission)
+    leading = fleet.controller.leading
+    taken = Look(
+        fleet.policy,
+        state,
+        proxies=fleet.proxies,
+        provider=fleet.provider,
+        admission=admission,
+        withheld=None if leading is None else leading.withheld,
+    )
     return await taken.take("2026-01-01T00:00:10Z")

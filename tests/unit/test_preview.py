@@ -27,7 +27,7 @@ from rollbook.projections.preview import (
     lines_at,
     newcomers,
     steps_at,
-    withheld_by_the_log,
+    withheld_at,
 )
 
 W, OTHER = "rollout-0-0", "rollout-1-0"
@@ -150,7 +150,7 @@ def test_an_exclusive_proxy_loses_what_others_put_there():
 
 def test_the_log_says_whom_the_budget_keeps():
     withheld = RemovalWithheld(proxy="router", pool="rollout", workers=(W,), budget=1)
-    assert list(withheld_by_the_log(folded(withheld).ledger.look("router"))) == [W]
+    assert list(withheld_at("router", folded(withheld).ledger.look("router"))) == [W]
 
 
 def test_the_last_line_counts():

@@ -39,6 +39,13 @@ async def bounded(call: Awaitable[T], seconds: float, what: str) -> T:
         raise ProxyUnavailable(msg) from exc
 
 
+async def listed_now(proxy: Proxy, record: ProxyRecord, seconds: float) -> Listing:
+    """What it lists; of one that lists nothing, what the log believes. Raises `ProxyUnavailable`."""
+    if not proxy.capabilities.list:
+        return believed(record)
+    return await bounded(proxy.list(), seconds, f"{proxy.name}: list")
+
+
 class Seen:
     """A listing and when it began, on the lane's own count."""
 

@@ -12,11 +12,12 @@ from rollbook.projections.decisions import decisions
 from rollbook.projections.fold import State
 from rollbook.projections.gates import Held
 from rollbook.projections.ledger import Registration, Told
-from rollbook.projections.listing import bounded
-from rollbook.projections.observed import Observed, Owned, believed, observe
+from rollbook.projections.listing import listed_now
+from rollbook.projections.observed import Observed, Owned, observe
 from rollbook.projections.plan import Add, removable
 from rollbook.projections.policy import Policy, ProxyPolicy
 from rollbook.projections.ports import Listing, Located, ProviderError, Proxy, ProxyUnavailable, WorkerProvider
+from rollbook.projections.preview import withheld_at
 from rollbook.projections.status import (
     DRIFT,
     Failing,
@@ -30,7 +31,10 @@ from rollbook.projections.urls import in_the_way
 
 
 class Look:
-    """Takes one status."""
+    """Takes one status.
+
+    `withheld` is what the lanes withhold now, by proxy and worker; without it the log's last word is taken.
+    """
 
     def __init__(
         self,
@@ -40,12 +44,14 @@ class Look:
         proxies: Mapping[str, Proxy],
         provider: WorkerProvider,
         admission: Admission,
+        withheld: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         self._policy = policy
         self._state = state
         self._proxies = proxies
         self._provider = provider
         self._admission = admission
+        self._withheld = {name: withheld_at(name, state.ledger.look(name), withheld) for name in proxies}
         self._probes = asyncio.Semaphore(PROBES_IN_FLIGHT)
         self._notes: list[str] = []
 
@@ -92,10 +98,10 @@ class Look:
 
     async def _list(self, name: str) -> Listing | str:
         proxy, record = self._proxies[name], self._state.ledger.look(name)
-        if not proxy.capabilities.list:
-            return record.reason if record.reachable is False else believed(record)
+        if record.reachable is False and not proxy.capabilities.list:
+            return record.reason
         try:
-            return await bounded(proxy.list(), self._policy.call_seconds(self._policy.proxies[name]), "list")
+            return await listed_now(proxy, record, self._policy.call_seconds(self._policy.proxies[name]))
         except ProxyUnavailable as exc:
             return str(exc)
 
@@ -179,11 +185,12 @@ class Look:
         """An entry that does not belong there: it goes, or stays for now, or cannot go."""
         record = self._state.ledger.look(served.name)
         lives = record.registrations.get(own.worker, {})
+        withheld = self._withheld[served.name].get(own.worker)
         state = Standing.UNWANTED
         if not removable(lives, own, self._proxies[served.name].capabilities):
             state, reason = Standing.UNSUPPORTED, f"{reason}; this proxy cannot remove it"
-        elif any(own.worker in names for names in record.withheld.values()):
-            state, reason = Standing.WITHHELD, f"{reason}; it answers, and too many would go on such evidence"
+        elif withheld is not None:
+            state, reason = Standing.WITHHELD, f"{reason}; {withheld}"
         return RegistrationStatus(served.name, state, own.entry.url, gate, reason)
 
     async def _admitted(self, name: str, incarnation: int, served: ProxyPolicy, observed: Observed) -> str | Held:

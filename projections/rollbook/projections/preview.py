@@ -264,8 +264,15 @@ def _foreign(served: ProxyPolicy, url: str, *, leaves: bool) -> Line:
     )
 
 
-def withheld_by_the_log(record: ProxyRecord) -> dict[str, str]:
-    """Whose removal the budget withholds by the log's last word, and why."""
+def withheld_at(
+    proxy: str, record: ProxyRecord, lanes: Mapping[str, Mapping[str, str]] | None = None
+) -> Mapping[str, str]:
+    """Whose removal is withheld at a proxy [I12], and why: by what the lanes say now, else by the log's word.
+
+    The log names no more than a fact has room for, and nobody who cannot be judged yet.
+    """
+    if lanes is not None:
+        return lanes.get(proxy, {})
     reason = "beyond the removal budget, and it answered when it was asked"
     return {name: reason for names in record.withheld.values() for name in names}
 
@@ -285,5 +292,5 @@ __all__ = [
     "lines_at",
     "newcomers",
     "steps_at",
-    "withheld_by_the_log",
+    "withheld_at",
 ]

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from rollbook.projections.admission import PROBES_IN_FLIGHT, Admission, Site
 from rollbook.projections.fold import State
 from rollbook.projections.gates import Held
-from rollbook.projections.listing import bounded
-from rollbook.projections.observed import Observed, believed, observe
+from rollbook.projections.listing import listed_now
+from rollbook.projections.observed import Observed, observe
 from rollbook.projections.plan import Add
 from rollbook.projections.policy import Policy, ProxyPolicy
 from rollbook.projections.ports import Listing, Proxy, ProxyUnavailable
-from rollbook.projections.preview import Answers, Line, Preview, lines_at, newcomers, steps_at, withheld_by_the_log
+from rollbook.projections.preview import Answers, Line, Preview, lines_at, newcomers, steps_at, withheld_at
 
 
 class Survey:
@@ -65,11 +65,19 @@ class Survey:
         )
 
     async def _at(self, name: str) -> tuple[list[Line], int] | str:
-        served, proxy = self._policy.proxies[name], self._proxies[name]
         try:
-            listing = await self._list(served, proxy)
+            return await self.lines(name, await self.read(name))
         except ProxyUnavailable as exc:
             return str(exc)
+
+    async def read(self, name: str) -> Listing:
+        """What one proxy lists, or is believed to hold. Raises `ProxyUnavailable`."""
+        seconds = self._policy.call_seconds(self._policy.proxies[name])
+        return await listed_now(self._proxies[name], self._state.ledger.look(name), seconds)
+
+    async def lines(self, name: str, listing: Listing) -> tuple[list[Line], int]:
+        """What a pass would change at one proxy that lists this, and how many outcomes it would only write down."""
+        served, proxy = self._policy.proxies[name], self._proxies[name]
         if self._admission is None:
             unasked = Answers(listing=listing, capabilities=proxy.capabilities, budget=self._budget(name))
             return lines_at(self._state, self._policy, served, unasked)
@@ -77,16 +85,7 @@ class Survey:
         return lines_at(self._state, self._policy, served, answers)
 
     def _budget(self, name: str) -> Mapping[str, str]:
-        """Whose removal is withheld at a proxy, and why [I12]."""
-        if self._withheld is not None:
-            return self._withheld.get(name, {})
-        return withheld_by_the_log(self._state.ledger.look(name))
-
-    async def _list(self, served: ProxyPolicy, proxy: Proxy) -> Listing:
-        """What it lists; of a blind one, what the log believes."""
-        if not proxy.capabilities.list:
-            return believed(self._state.ledger.look(served.name))
-        return await bounded(proxy.list(), self._policy.call_seconds(served), f"{served.name}: list")
+        return withheld_at(name, self._state.ledger.look(name), self._withheld)
 
     async def _ask(self, admission: Admission, served: ProxyPolicy, proxy: Proxy, listing: Listing) -> Answers:
         record, capabilities = self._state.ledger.look(served.name), proxy.capabilities

@@ -19,7 +19,7 @@ def troubles(proxy: ProxyStatus, now: float) -> Iterator[list[Piece]]:
         of = f"{proxy.registered} of {proxy.wanted} registered; {len(proxy.failing)} failed: "
         yield [f"{proxy.name}: {of}", (_first([_failing(one, now) for one in proxy.failing]), "red")]
     if proxy.withheld:
-        what = f"{proxy.name}: {len(proxy.withheld)} not removed, because they answer: "
+        what = f"{proxy.name}: {len(proxy.withheld)} not removed, since nobody is certain that they are gone: "
         yield [what, (_first(proxy.withheld), "red")]
     if proxy.unsupported:
         what = f"{proxy.name}: a proxy of kind {proxy.kind} cannot do what should be done for "

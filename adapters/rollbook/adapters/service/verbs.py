@@ -70,6 +70,7 @@ async def status(serving: Serving, _: Request, __: Progress[Reply]) -> FleetStat
         proxies={proxy.name: proxy for proxy in leading.proxies},
         provider=leading.resources.provider,
         admission=leading.admission,
+        withheld=leading.withheld,
     )
     taken = await look.take(serving.now())
     notes = leading.resources.observers.notes(leading.resources.clock.monotonic())

@@ -17,6 +17,7 @@ from rollbook.projections.controller import Controller
 from rollbook.projections.fold import State
 from rollbook.projections.ledger import Told
 from rollbook.projections.ports import LogState
+from rollbook.projections.preview import withheld_at
 from rollbook.projections.resources import Resources
 from rollbook.projections.worker import Phase
 
@@ -105,6 +106,8 @@ class FleetCollector(Collector):
         records = {name: state.ledger.look(name) for name in names}
         none = DriftFound(proxy="none")
         drift = {name: self._metrics.drift.get(name, none) for name in names}
+        leading = self._controller.leading
+        lanes = None if leading is None else leading.withheld
         yield _many(
             "rollbook_proxy_reachable",
             "Whether its admin API answers, by the log's last word.",
@@ -139,9 +142,9 @@ class FleetCollector(Collector):
         )
         yield _many(
             "rollbook_proxy_withheld",
-            "Removals that the budget holds back.",
+            "Entries that do not belong there and stay for now; on a standby, as far as the log names them.",
             ["proxy"],
-            [((name,), sum(self._metrics.withheld.get(name, {}).values())) for name in names],
+            [((name,), len(withheld_at(name, records[name], lanes))) for name in names],
         )
         yield _many(
             "rollbook_proxy_held",

@@ -22,7 +22,6 @@ from rollbook.events import (
     Recorded,
     Registered,
     RegistrationFailed,
-    RemovalWithheld,
     UnknownFact,
 )
 from rollbook.events.facts import FACTS, type_of
@@ -53,8 +52,6 @@ class Metrics:
         """The last message folded by this process."""
         self.drift: dict[str, DriftFound] = {}
         """By proxy: what was last found, as far as this process has folded it."""
-        self.withheld: dict[str, dict[str, int]] = {}
-        """By proxy and pool: how many removals the budget holds back."""
         self._begun = begun
         self._proxies = frozenset(proxies)
         self._epoch = 0
@@ -102,7 +99,9 @@ class Metrics:
         """One message has been folded."""
         self.last = stored
         if recorded is not None:
-            self._remember(recorded.fact)
+            fact = recorded.fact
+            if isinstance(fact, DriftFound) and fact.proxy in self._proxies:
+                self.drift[fact.proxy] = fact
         if stored.sequence <= self._begun:
             return
         label = UNREADABLE if recorded is None else _label(recorded.fact)
@@ -112,15 +111,6 @@ class Metrics:
         if change.ignored is not None:
             self._ignored.labels(label).inc()
         self._count(recorded.fact)
-
-    def _remember(self, fact: Fact) -> None:
-        match fact:
-            case DriftFound() if fact.proxy in self._proxies:
-                self.drift[fact.proxy] = fact
-            case RemovalWithheld() if fact.proxy in self._proxies:
-                self.withheld.setdefault(fact.proxy, {})[fact.pool or ""] = len(fact.workers)
-            case _:
-                pass
 
     def _count(self, fact: Fact) -> None:
         match fact:

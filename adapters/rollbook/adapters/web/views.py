@@ -52,16 +52,16 @@ class Views:
         await self._plan.close()
 
     async def _take_status(self) -> FleetStatus:
-        state = self._state()
+        state, leading = self._state(), self._controller.leading
         look = Look(
             self._controller.policy,
             state,
             proxies=self._proxies,
             provider=self._resources.provider,
             admission=self._admission(state),
+            withheld=None if leading is None else leading.withheld,
         )
         taken = await look.take(self._now())
-        leading = self._controller.leading
         leader = self._controller.led_by if leading is None else leading.owner
         notes = self._resources.observers.notes(self._resources.clock.monotonic())
         return msgspec.structs.replace(taken, controller=leader, notes=(*taken.notes, *notes))
