@@ -83,7 +83,7 @@ FOREIGN = {"url": "http://10.0.0.9:30000", "cause": 42}
 
 _FACTS: tuple[Fact, ...] = (
     WorkerStarted(**WORKER, node="node-7", pid=4711),
-    WorkerUp(**WORKER),
+    WorkerUp(**WORKER, lease=30.5),
     WorkerDown(**WORKER, evidence="timeout", reason="3 probes without an answer: é€😀"),
     WorkerSuspected(**WORKER, reason="1 of 3 probes"),
     WorkerSuspended(**WORKER, reason="weight update", until="2026-11-30T02:45:00.000Z"),

@@ -37,6 +37,7 @@ from rollbook.events import (
     subject_of,
 )
 from rollbook.projections.ending import end
+from rollbook.projections.leases import Leases
 from rollbook.projections.observers import Observers
 from rollbook.projections.policy import PoolPolicy
 from rollbook.projections.ports import HostAndPort
@@ -238,6 +239,20 @@ async def test_a_publisher_that_may_not_keeps_the_fact_and_says_why(server, stre
     assert [one.kept for one in left.unsent] == [True]
 
 
+async def test_a_lease_is_renewed_as_a_publisher(server, stream):
+    leases = Leases()
+
+    async def heard():
+        return leases._heard.get("rollout-1-0")
+
+    async with (
+        hearing(stream, FLEET, Observers(), leases, SystemClock()),
+        Publisher(FLEET, connection(server, "publisher"), name="worker") as publisher,
+    ):
+        await publisher.worker_up("rollout-1-0", lease=1.0)
+        await until(heard, lambda one: one is not None and one[0] == 1)
+
+
 async def test_a_monitor_watches_and_is_heard_as_a_publisher(server, stream):
     pools = {"rollout": PoolPolicy(health=HealthPolicy(interval=0.1, first_wait=0.0))}
     down = asyncio.Event()
@@ -254,7 +269,7 @@ async def test_a_monitor_watches_and_is_heard_as_a_publisher(server, stream):
     async def heard():
         return observers.names()
 
-    async with hearing(stream, FLEET, observers, SystemClock()):
+    async with hearing(stream, FLEET, observers, Leases(), SystemClock()):
         watching = asyncio.create_task(monitor.run())
         try:
             await until(heard, lambda names: names == ["watch"])

@@ -49,7 +49,9 @@ def refused(payload, subject=SUBJECT, codec=CODEC):
 STRATEGIES = {
     msgspec.inspect.StrType: lambda kind: TEXTS if kind.pattern is None else NAMES,
     msgspec.inspect.IntType: lambda kind: st.integers(kind.ge, kind.le),
-    msgspec.inspect.FloatType: lambda kind: st.floats(allow_nan=False, allow_infinity=False),
+    msgspec.inspect.FloatType: lambda kind: st.floats(
+        min_value=kind.gt, max_value=kind.le, exclude_min=kind.gt is not None, allow_nan=False, allow_infinity=False
+    ),
     msgspec.inspect.BoolType: lambda kind: st.booleans(),
     msgspec.inspect.NoneType: lambda kind: st.none(),
     msgspec.inspect.LiteralType: lambda kind: st.sampled_from(kind.values),

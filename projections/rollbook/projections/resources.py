@@ -6,6 +6,7 @@ import random
 
 import msgspec
 
+from rollbook.projections.leases import Leases
 from rollbook.projections.observers import Observers
 from rollbook.projections.ports import (
     Clock,
@@ -35,4 +36,6 @@ class Resources(msgspec.Struct, frozen=True, kw_only=True):
     """Who writes: the publisher in the envelope's source, and the leader's name."""
     observers: Observers = msgspec.field(default_factory=Observers)
     """Who watches the fleet, as far as this process has heard."""
+    leases: Leases = msgspec.field(default_factory=Leases)
+    """Which lives that promised it were heard of."""
     tell: Tell = tell_nobody

@@ -358,6 +358,7 @@ def _mark(worker: Worker, fact: Fact, sequence: int) -> None:
         case WorkerUp():
             worker.suspicion = None
             worker.evidence = None
+            worker.lease = fact.lease or worker.lease
         case WorkerDown():
             worker.ended = sequence
             if worker.evidence not in DIRECT_EVIDENCE:

@@ -74,6 +74,9 @@ class Worker(msgspec.Struct, omit_defaults=True, gc=False):
     drain_seconds: float | None = None
     """For how long its running requests may be waited for, by the word of whoever has it drained."""
 
+    lease: float | None = None
+    """Seconds within which this life is heard of outside the log, if it said that it would be."""
+
     def begin_life(self, incarnation: int, sequence: int) -> None:
         """Forget all that belonged to the life before; what stays is the name and the place in the fleet."""
         self.incarnation = incarnation
@@ -89,6 +92,7 @@ class Worker(msgspec.Struct, omit_defaults=True, gc=False):
         self.weights = None
         self.drain = None
         self.drain_seconds = None
+        self.lease = None
 
     def identify(self, fact: WorkerFact) -> None:
         """Take over what the fact says about the worker's place in the fleet."""

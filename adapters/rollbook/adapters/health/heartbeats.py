@@ -1,4 +1,4 @@
-"""Heartbeats of observers, on core NATS and never in the log: sent by whoever watches, heard by the controllers."""
+"""What is said outside the log, on core NATS: heartbeats of observers and renewals of leases; controllers hear both."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import msgspec
 import structlog
 
 from rollbook.adapters.jetstream.client import Client, NotPermitted
+from rollbook.adapters.publisher.renewals import renewal_subject
+from rollbook.projections.leases import Leases, Renewal
 from rollbook.projections.observers import Heartbeat, Observers
 from rollbook.projections.ports import Clock, LogUnavailable
 
@@ -64,28 +66,42 @@ async def beating(client: Client, fleet: str, observer: str, pools: Sequence[str
 
 
 @contextlib.asynccontextmanager
-async def hearing(client: Client, fleet: str, observers: Observers, clock: Clock) -> AsyncGenerator[None]:
-    """Note the heartbeats of all observers within the block."""
-    decoder = msgspec.json.Decoder(Heartbeat)
+async def hearing(
+    client: Client, fleet: str, observers: Observers, leases: Leases, clock: Clock
+) -> AsyncGenerator[None]:
+    """Note the heartbeats of all observers, and the renewals of all leases, within the block."""
+    beats, renewals = msgspec.json.Decoder(Heartbeat), msgspec.json.Decoder(Renewal)
 
-    def take(subject: bytes, _: bytes, payload: bytes, __: bytes | None) -> None:
-        try:
-            beat = decoder.decode(payload)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            return
-        if subject == heartbeat_subject(fleet, beat.observer).encode():
-            observers.heard(beat, clock.monotonic())
+    def beaten(subject: bytes, _: bytes, payload: bytes, __: bytes | None) -> None:
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            beat = beats.decode(payload)
+            if subject == heartbeat_subject(fleet, beat.observer).encode():
+                observers.heard(beat, clock.monotonic())
+
+    def renewed(subject: bytes, _: bytes, payload: bytes, __: bytes | None) -> None:
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            renewal = renewals.decode(payload)
+            if subject == renewal_subject(fleet, renewal.worker).encode():
+                leases.renewed(renewal.worker, renewal.incarnation, clock.monotonic())
+
+    def deaf() -> None:
+        observers.deaf()
+        leases.deaf()
 
     def again() -> None:
         observers.listening(clock.monotonic())
+        leases.listening(clock.monotonic())
 
-    client.disconnections.add(observers.deaf)
+    client.disconnections.add(deaf)
     client.reconnections.add(again)
-    sink = await client.sink(take, heartbeat_subject(fleet, "*"))
+    sinks = [
+        await client.sink(beaten, heartbeat_subject(fleet, "*")),
+        await client.sink(renewed, renewal_subject(fleet, "*")),
+    ]
     try:
         yield
     finally:
-        client.disconnections.discard(observers.deaf)
+        client.disconnections.discard(deaf)
         client.reconnections.discard(again)
-        with contextlib.suppress(LogUnavailable):
+        for sink in sinks:
             await sink.close()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Final, Protocol, TypedDict, get_args
 
+import msgspec
+
 from rollbook.adapters.publisher.entry import Fence, LifeNumber
 from rollbook.adapters.publisher.errors import PublisherError
 from rollbook.adapters.publisher.receipt import Receipt
 from rollbook.events import (
     Evidence,
     Fact,
+    InvalidFact,
     WeightsLoaded,
     WorkerDown,
     WorkerDraining,
@@ -20,6 +23,7 @@ from rollbook.events import (
     WorkerSuspended,
     WorkerUp,
 )
+from rollbook.events.facts.base import LONGEST_LEASE
 
 EVIDENCE: Final = frozenset(get_args(Evidence))
 _FINAL: Final = frozenset({"exited", "actor_dead"})
@@ -36,6 +40,15 @@ class Identity(TypedDict, total=False):
     cell_size: int
     cell_incarnation: int
     entrypoint: bool
+
+
+class Leased(msgspec.Struct, frozen=True, gc=False):
+    """A life that is to be heard of outside the log."""
+
+    worker: str
+    incarnation: int
+    lease: float
+    """Seconds."""
 
 
 class Accept(Protocol):
@@ -64,6 +77,8 @@ class Life:
 
     def __init__(self, accept: Accept, name: str, identity: Identity, *, number: int = 0) -> None:
         self.name = name
+        self.lease: float | None = None
+        """Seconds within which this publisher lets hear of it, as it said with `up`."""
         self.ended = False
         """Whether this publisher said that the process is gone (down as `exited` or `actor_dead`, or retired)."""
         self._accept = accept
@@ -100,9 +115,16 @@ class Life:
         """The process began; it cannot serve yet."""
         return self.publish(WorkerStarted, node=node, pid=pid)
 
-    def up(self) -> Receipt[int]:
-        """It can serve."""
-        return self.say(WorkerUp, checked=True)
+    def up(self, *, lease: float | None = None) -> Receipt[int]:
+        """It can serve. With `lease` (seconds) this publisher goes on to say, outside the log, that it lives.
+
+        If that ends without a word the controller asks the worker, and only then says that it is down.
+        """
+        if lease is None:
+            return self.say(WorkerUp, checked=True)
+        receipt = self.say(WorkerUp, lease=checked_lease(self.name, lease))
+        self.lease = lease
+        return receipt
 
     def down(self, *, evidence: Evidence = "exited", reason: str = "") -> Receipt[int]:
         """This life is over, or cannot serve until it is up again."""
@@ -152,6 +174,15 @@ class Life:
         if self._first is None:
             raise PublisherError(f"{self.name}: a life is numbered with its first fact; call started() or up() first")
         return self._first
+
+
+def checked_lease(worker: str, lease: float) -> float:
+    """`lease`, if it can be one. JSON has no NaN, so the codec would take that for none."""
+    if 0 < lease <= LONGEST_LEASE:
+        return lease
+    raise InvalidFact(
+        f"{worker}: a lease of {lease} s is none; give seconds, above 0 and at most {LONGEST_LEASE} (a day)"
+    )
 
 
 def is_simple(reason: object) -> bool:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, Unpack
 
 from rollbook.adapters.publisher.entry import Fence
 from rollbook.adapters.publisher.errors import PublisherError, PublisherMisconfigured, WouldBlock
-from rollbook.adapters.publisher.life import EVIDENCE, Identity, Life, ends_for_good, is_simple
+from rollbook.adapters.publisher.life import EVIDENCE, Identity, Leased, Life, checked_lease, ends_for_good, is_simple
 from rollbook.adapters.publisher.probe import Probe
 from rollbook.adapters.publisher.receipt import Flushed, PublisherStats, Receipt, Unsent, in_event_loop
 from rollbook.events import (
@@ -73,6 +73,7 @@ class Publisher:
         self._accept = self._core.accept
         self._lives: dict[str, Life] = {}
         self._making = threading.Lock()
+        self._core.sender.renewing(self._leased)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ, **options: Any) -> Self:
@@ -99,6 +100,14 @@ class Publisher:
         life = self._lives[name] = Life(self._accept, name, identity)
         return life
 
+    def _leased(self) -> list[Leased]:
+        """The lives of this publisher that are to be heard of now. Called by its own thread."""
+        return [
+            Leased(life.name, life.incarnation, life.lease)
+            for life in tuple(self._lives.values())
+            if life.lease is not None and life.incarnation is not None and not life.ended
+        ]
+
     def worker_started(
         self,
         name: str,
@@ -112,13 +121,19 @@ class Publisher:
         fields = {"node": node, "pid": pid}
         return self._say_alive(WorkerStarted, name, incarnation, identity, anew=True, fields=fields)
 
-    def worker_up(self, name: str, *, incarnation: int | None = None, **identity: Unpack[Identity]) -> Receipt[int]:
-        """It can serve.
+    def worker_up(
+        self, name: str, *, incarnation: int | None = None, lease: float | None = None, **identity: Unpack[Identity]
+    ) -> Receipt[int]:
+        """It can serve. `lease` is as for `Life.up`.
 
         Without `incarnation` it is about this publisher's life of `name`: the one made last by `worker`,
         `worker_started` or `worker_up`, and a new one if there is none or its process is known to be gone.
         """
-        return self._say_alive(WorkerUp, name, incarnation, identity, anew=False, fields={})
+        fields = {} if lease is None else {"lease": checked_lease(name, lease)}
+        receipt = self._say_alive(WorkerUp, name, incarnation, identity, anew=False, fields=fields)
+        if lease is not None:
+            self._lives[name].lease = lease
+        return receipt
 
     def worker_down(
         self,
@@ -217,7 +232,9 @@ class Publisher:
                     life = Life(self._accept, name, {}, number=_number(name, incarnation))
             elif anew or life is None or life.ended:
                 life = Life(self._accept, name, {})
-            receipt = life.say(fact, identity=identity, checked=not any(fields.values()), **fields)
+            receipt = life.say(
+                fact, identity=identity, checked=all(value is None for value in fields.values()), **fields
+            )
             self._lives[name] = life
         return receipt
 

@@ -12,7 +12,7 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -24,11 +24,13 @@ from rollbook.adapters.publisher.entry import Entry, Fence
 from rollbook.adapters.publisher.errors import IncarnationUnknown, NotSent, PublisherClosed
 from rollbook.adapters.publisher.intake import Intake
 from rollbook.adapters.publisher.lanes import Lanes
+from rollbook.adapters.publisher.life import Leased
 from rollbook.adapters.publisher.link import ASK_WITHIN, Link
 from rollbook.adapters.publisher.memory import Memory
 from rollbook.adapters.publisher.questions import Questions
 from rollbook.adapters.publisher.reader import Reader
 from rollbook.adapters.publisher.receipt import Flushed, Superseded, Unsent
+from rollbook.adapters.publisher.renewals import renew
 from rollbook.adapters.publisher.store import Store
 from rollbook.adapters.publisher.wire import Answer
 from rollbook.events import Codec, RollbookError
@@ -97,6 +99,10 @@ class Sender:
             self.open[entry.key] = entry
             self._lanes.offer(entry.subject, entry)
         self._thread.start()
+
+    def renewing(self, leased: Callable[[], Sequence[Leased]]) -> None:
+        """From now on, let hear of those."""
+        self.submit(renew(self._codec.fleet, self.link, leased))
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run `work` on the loop. Its future ends in `PublisherClosed` if the thread ends first."""

@@ -32,6 +32,13 @@ Url = Annotated[str, msgspec.Meta(max_length=LONGEST_URL)]
 """The URL of a worker."""
 
 
+LONGEST_LEASE: Final = 86_400
+"""Seconds."""
+
+Lease = Annotated[float, msgspec.Meta(gt=0, le=LONGEST_LEASE)]
+"""Seconds, at most a day."""
+
+
 class Fact(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Something that happened: past tense, immutable. `Recorded` once the log has given it a sequence."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import ClassVar, Literal
 
 from rollbook.events.errors import InvalidFact
-from rollbook.events.facts.base import Count, Fact, Incarnation, Integer, Name, Sequence
+from rollbook.events.facts.base import Count, Fact, Incarnation, Integer, Lease, Name, Sequence
 
 Evidence = Literal[
     "exited",
@@ -78,6 +78,10 @@ class WorkerStarted(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, g
 
 class WorkerUp(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """It can serve."""
+
+    lease: Lease | None = None
+    """Seconds, within which its publisher says again and again, outside the log, that it lives. After so much silence
+    it is asked, and only then said to be down. Left out: what was said before holds, or nobody waits to hear."""
 
 
 class WorkerDown(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):

@@ -6,6 +6,8 @@ and a slow probe never shoots a worker that was restarted, suspended or cordoned
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from rollbook.events import Codec, WorkerFact
@@ -15,14 +17,24 @@ from rollbook.projections.ports import AppendConflict, Clock, EventLog, Ids
 
 
 class Verdicts:
-    """Writes the verdicts of one observer."""
+    """Writes the verdicts of one observer. `may` is called right before each, and raises if it may not be written."""
 
-    def __init__(self, fleet: str, log: EventLog, clock: Clock, ids: Ids, observer: str) -> None:
+    def __init__(
+        self,
+        fleet: str,
+        log: EventLog,
+        clock: Clock,
+        ids: Ids,
+        observer: str,
+        *,
+        may: Callable[[], None] = lambda: None,
+    ) -> None:
         self._log = log
         self._codec = Codec(fleet)
         self._clock = clock
         self._ids = ids
         self._observer = observer
+        self._may = may
 
     async def write(self, fact: WorkerFact, *, as_of: int) -> int | None:
         """Append `fact`, whose check began when the log stood at sequence `as_of`; its sequence.
@@ -46,6 +58,7 @@ class Verdicts:
             time=rfc3339(self._clock.now()),
             publisher=self._observer,
         )
+        self._may()
         try:
             return (await self._log.append([draft], expect={subject: expected}))[0]
         except AppendConflict:
