@@ -14,7 +14,7 @@ from rollbook.projections.fold import State
 from rollbook.projections.ledger import ProxyRecord, Told
 from rollbook.projections.policy import Policy, ProxyPolicy
 from rollbook.projections.ports import Entry, Listing
-from rollbook.projections.preview import Answers, Line, Preview, lines_at, withheld_by_the_log
+from rollbook.projections.preview import Answers, Line, Preview, lines_at, withheld_at
 from rollbook.projections.status import (
     FleetStatus,
     ProxyStatus,
@@ -118,7 +118,7 @@ def preview_of(
     for name, served in policy.proxies.items():
         if only in {None, name}:
             record = state.ledger.look(name)
-            answers = Answers(listing=listing_of(policy.fleet, record), budget=withheld_by_the_log(record))
+            answers = Answers(listing=listing_of(policy.fleet, record), budget=withheld_at(name, record))
             found, count = lines_at(state, policy, served, answers)
             lines += found
             unrecorded += count
