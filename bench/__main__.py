@@ -52,7 +52,8 @@ RESULTS = Path(__file__).parent / "results.json"
 def main(names: list[str]) -> int:
     """Run the named benchmarks, by default all but those that must be named.
 
-    1 if a target was missed, 64 for a name that there is not."""
+    Return 1 if a target was missed, 64 for a name that there is not.
+    """
     unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
         print(f"bench: there is no {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}", file=sys.stderr)
