@@ -304,6 +304,26 @@ async def test_whatever_else_listens_is_not_taken_for_it(tmp_path):
         await proxy.list()
 
 
+@pytest.mark.parametrize("cut", [0, 1, 60])
+async def test_i4_a_table_that_ends_in_the_middle_is_no_listing(proxy, router, cut):
+    """Whoever is missing from it would be added anew. It may end between two rows."""
+    for port in (1, 2, 3):
+        await proxy.add(target(f"http://127.0.0.1:{port}", incarnation=port))
+
+    async def dying(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked = await reader.readline()
+        said = (await say(router, asked.decode().rstrip("\n"))).encode() + b"\n\n"
+        if asked.startswith(b"show servers state"):
+            said = said[: said.rindex(b"\n", 0, -2) + 1] if cut == 0 else said[:-cut]
+        writer.write(said)
+        await writer.drain()
+
+    async with tcp_server(dying) as url, proxy_of(url.replace("http", "tcp")) as cut_short:
+        with pytest.raises(ProxyUnavailable, match="was hung up on in the middle"):
+            await cut_short.list()
+    assert len((await proxy.list()).entries) == 3
+
+
 @pytest.mark.parametrize(
     ("version", "usable"), [("2.4.31", False), ("2.5.0", False), ("1.8.0", False), ("2.6.0", True), ("3.2.1", True)]
 )

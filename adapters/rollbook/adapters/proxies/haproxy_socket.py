@@ -1,7 +1,8 @@
 """The Runtime API's socket: one command, one connection, one text as answer.
 
 Its own ways of keeping a connection open (`prompt`, `;`) leave it to the reader to find where an answer ends, and some
-answers end like none. HAProxy closes the connection when it has answered; that is an end which cannot be mistaken.
+answers end like none. HAProxy closes the connection when it has answered; that is an end which cannot be mistaken,
+unless it dies in the middle. What it shows ends with an empty line: without that, what is missing would count as gone.
 """
 
 from __future__ import annotations
@@ -76,6 +77,10 @@ class RuntimeSocket:
                     raise ProxyUnavailable(f"{asked} answered more than {MOST_BYTES >> 20} MiB: is admin_url right?")
             if not answer:
                 raise ProxyUnavailable(f"{asked} was hung up on without an answer: is admin_url right?")
+            if command.startswith("show ") and not answer.endswith(b"\n\n"):
+                raise ProxyUnavailable(
+                    f"{asked} was hung up on in the middle, or this is not HAProxy's Runtime API: is admin_url right?"
+                )
             return answer.decode(errors="replace").strip("\n")
         finally:
             writer.close()
