@@ -292,6 +292,22 @@ async def test_who_says_nothing_is_counted_or_honestly_unknown(site, nats_server
     assert not found.differs
 
 
+async def test_one_listing_is_judged(site, nats_server):
+    """What is called drift and who is asked are of the same moment."""
+    site.configure(nats_server.url, site.url)
+    router = MemoryProxy("router-a", site.fleet, SystemClock(), random.Random(1))
+    router.put("http://10.0.0.1:1", fleet=site.fleet, worker=W, incarnation=1)
+    listed, list_now = [], router.list
+
+    async def counted():
+        listed.append(await list_now())
+        return listed[-1]
+
+    router.list = counted
+    found = await site.verify(router=router, requests=0)
+    assert (len(listed), found.listed, len(found.drift)) == (1, 1, 1)
+
+
 async def test_a_proxy_that_lists_nothing_is_believed_and_tried(site, nats_server):
     engine = Silent()
     async with engine.run() as url:

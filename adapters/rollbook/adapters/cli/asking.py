@@ -91,7 +91,7 @@ async def preview(found: Found, reader: Reader, proxy: str | None) -> Preview:
         return preview_of(state, policy, now, proxy)
     policy = found.config.settings.policy()
     check_proxy(policy, proxy)
-    asked = await _ask_from_here(found.config, policy, state, now, proxy)
+    asked = await _ask_from_here(found.config, state, now, proxy)
     if len(asked.unreachable) < len(policy.proxies if proxy is None else [proxy]):
         return asked
     return preview_of(state, policy, now, proxy, unreachable=asked.unreachable)
@@ -103,23 +103,14 @@ def check_proxy(policy: Policy, proxy: str | None) -> None:
         raise UsageError(f"there is no proxy {proxy!r}; there is: {', '.join(policy.proxies) or 'none'}")
 
 
-async def _ask_from_here(config: Config, policy: Policy, state: State, now: str, proxy: str | None) -> Preview:
-    from rollbook.adapters.bootstrap import NoProvider, open_provider, open_readiness
-    from rollbook.adapters.proxies.opening import open_proxies
-    from rollbook.projections.admission import Admission
-    from rollbook.projections.ports import ProviderError
+async def _ask_from_here(config: Config, state: State, now: str, proxy: str | None) -> Preview:
+    from rollbook.adapters.cli.from_here import Workers, from_here
     from rollbook.projections.survey import Survey
 
     notes = ["no controller runs: the proxies were asked from here"]
-    async with contextlib.AsyncExitStack() as stack:
-        opened = open_proxies(config.settings, environ=os.environ, base=config.file.parent)
-        proxies = await stack.enter_async_context(opened)
-        readiness = await stack.enter_async_context(open_readiness())
-        admission = None
-        try:
-            provider = await stack.enter_async_context(open_provider(config.settings))
-            admission = Admission(policy, lambda: state.roster, provider, readiness)
-        except (NoProvider, ProviderError) as exc:
-            notes.append(f"where newcomers are, and whether they are ready, is unknown: {exc}")
-        survey = Survey(policy, state, proxies=proxies, admission=admission)
+    async with from_here(config, state) as here:
+        admission = here.workers.admission if isinstance(here.workers, Workers) else None
+        if admission is None:
+            notes.append(f"where newcomers are, and whether they are ready, is unknown: {here.workers}")
+        survey = Survey(here.policy, state, proxies=here.proxies, admission=admission)
         return await survey.take(now, None if proxy is None else [proxy], tuple(notes))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import time
 from collections.abc import Iterator
 from typing import Final
@@ -93,19 +91,14 @@ async def _take(found: Found) -> FleetStatus:
 
 
 async def _ask_from_here(config: Config, state: State, now: str) -> FleetStatus:
-    from rollbook.adapters.bootstrap import open_provider, open_readiness
-    from rollbook.adapters.proxies.opening import open_proxies
-    from rollbook.projections.admission import Admission
+    from rollbook.adapters.cli.from_here import Workers, from_here
     from rollbook.projections.look import Look
 
-    async with contextlib.AsyncExitStack() as stack:
-        opened = open_proxies(config.settings, environ=os.environ, base=config.file.parent)
-        proxies = await stack.enter_async_context(opened)
-        readiness = await stack.enter_async_context(open_readiness())
-        provider = await stack.enter_async_context(open_provider(config.settings))
-        policy = config.settings.policy()
-        admission = Admission(policy, lambda: state.roster, provider, readiness)
-        return await Look(policy, state, proxies=proxies, provider=provider, admission=admission).take(now)
+    async with from_here(config, state) as here:
+        if not isinstance(here.workers, Workers):
+            raise here.workers
+        provider, admission = here.workers
+        return await Look(here.policy, state, proxies=here.proxies, provider=provider, admission=admission).take(now)
 
 
 def render(taken: FleetStatus, now: float) -> Iterator[list[Piece]]:

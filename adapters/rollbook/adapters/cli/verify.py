@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Final
@@ -104,37 +103,28 @@ async def _verify(found: Found, request: VerifyRequest) -> Verification:
 
 
 async def _from_here(config: Config, reader: Reader, request: VerifyRequest) -> Verification:
-    from rollbook.adapters.bootstrap import NoProvider, open_provider, open_readiness
     from rollbook.adapters.cli.asking import check_proxy, state_of
-    from rollbook.adapters.proxies.opening import open_proxies
+    from rollbook.adapters.cli.from_here import Workers, from_here
     from rollbook.adapters.verify import Ask, Verifier, doors
-    from rollbook.projections.admission import Admission
-    from rollbook.projections.ports import ProviderError
 
-    settings, base = config.settings, config.file.parent
-    policy = settings.policy()
-    check_proxy(policy, request.proxy)
+    settings = config.settings
+    check_proxy(settings.policy(), request.proxy)
     state = await state_of(reader, settings.fleet)
     notes = ["no controller runs: the proxies were verified from here"]
-    async with contextlib.AsyncExitStack() as stack:
-        proxies = await stack.enter_async_context(open_proxies(settings, environ=os.environ, base=base))
-        readiness = await stack.enter_async_context(open_readiness())
-        provider = admission = None
-        try:
-            provider = await stack.enter_async_context(open_provider(settings))
-            admission = Admission(policy, lambda: state.roster, provider, readiness)
-        except (NoProvider, ProviderError) as exc:
-            notes.append(f"where newcomers are, and how workers say who they are, is unknown: {exc}")
+    async with from_here(config, state) as here:
+        workers = here.workers if isinstance(here.workers, Workers) else None
+        if workers is None:
+            notes.append(f"where newcomers are, and how workers say who they are, is unknown: {here.workers}")
         verifier = Verifier(
-            policy,
+            here.policy,
             lambda: state,
-            proxies=proxies,
-            doors=doors(settings, environ=os.environ, base=base),
-            provider=provider,
-            admission=admission,
+            proxies=here.proxies,
+            doors=doors(settings, environ=os.environ, base=config.file.parent),
+            provider=None if workers is None else workers.provider,
+            admission=None if workers is None else workers.admission,
             clock=reader.clock,
         )
-        names = list(proxies) if request.proxy is None else [request.proxy]
+        names = list(here.proxies) if request.proxy is None else [request.proxy]
         ask = Ask(requests=request.requests, path=request.path, model=request.model)
         return await verifier.verify(names, ask, tuple(notes))
 

@@ -33,6 +33,7 @@ def verifying(settings: Settings, *, environ: Mapping[str, str], base: Path) -> 
             provider=leading.resources.provider,
             admission=leading.admission,
             clock=leading.resources.clock,
+            withheld=leading.withheld,
         )
         return await verifier.verify(names, ask)
 
