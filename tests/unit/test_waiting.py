@@ -107,6 +107,12 @@ def test_gone_is_when_nothing_is_left_open_intents_included():
     assert progress(state="gone").reached
 
 
+def test_what_is_left_at_a_proxy_that_was_taken_out_of_the_configuration_is_waited_for_by_nobody():
+    facts = [up(), said(Registered, proxy="renamed")]
+    assert progress(*facts, state="gone").reached
+    assert not progress(*facts, state="gone", pools=None).reached
+
+
 def test_an_old_life_is_gone_when_only_a_new_one_is_left():
     facts = [up(), said(Registered), up(incarnation=2), said(Registered, incarnation=2)]
     assert not progress(*facts, state="gone", worker=W, incarnation=1).reached

@@ -1,7 +1,9 @@
 """Whether those workers are routed, or gone, that somebody waits for: by the log, where every outcome stands.
 
 Pure. A worker is *routed* when its current life serves and is registered, by the log's last word, at every proxy that
-serves its pool, and those proxies answer. It is *gone* when no proxy has anything of it left, open intents included.
+serves its pool, and those proxies answer. It is *gone* when no proxy has anything of it left, open intents included;
+where it is known which proxies there are, one that was taken out of the configuration does not count: nobody would ever
+deregister anything there.
 """
 
 from __future__ import annotations
@@ -93,7 +95,7 @@ def _names(state: State, goal: Goal) -> list[str]:
 def _reason(state: State, goal: Goal, pools: Pools | None, name: str) -> str | None:
     """Why `name` is not yet as it is waited for; None if it is."""
     if goal.state == "gone":
-        return _still_there(state, name, goal.incarnation)
+        return _still_there(state, name, goal.incarnation, pools)
     worker = state.roster.workers.get(name)
     if worker is None:
         return "the log knows no such worker"
@@ -134,8 +136,10 @@ def _not_at(state: State, proxy: str, worker: Worker) -> str | None:
     return f"{proxy}: {life.told}" + (f" ({life.reason})" if life.reason else "")
 
 
-def _still_there(state: State, name: str, incarnation: int | None) -> str | None:
+def _still_there(state: State, name: str, incarnation: int | None, pools: Pools | None) -> str | None:
     for proxy, record in state.ledger.proxies.items():
+        if pools is not None and proxy not in pools:
+            continue
         for life in sorted(_lives(record, name, incarnation)):
             told = record.registrations[name][life]
             return f"{proxy}: {told.told} (life {life}, {told.url})"
