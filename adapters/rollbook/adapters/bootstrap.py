@@ -40,6 +40,7 @@ from rollbook.projections.controller import Companion, Controller
 from rollbook.projections.ending import end
 from rollbook.projections.expiry import expiry
 from rollbook.projections.ports import Proxy, Readiness, WorkerProvider
+from rollbook.projections.recovery.expiry import ending_claims
 from rollbook.projections.resources import Resources
 from rollbook.projections.vigil import vigil
 
@@ -273,7 +274,7 @@ async def build(
         await stack.enter_async_context(hearing(client, settings.fleet, resources.observers, resources.leases, clock))
         witnesses = [resources.observers.witness, *([] if metrics is None else [metrics.witness])]
         handlers = [*HANDLERS, verifying(settings, environ=environ, base=directory.parent)]
-        companions = [service(client, handlers), vigil, expiry] if once is None else [once]
+        companions = [service(client, handlers), vigil, expiry, ending_claims] if once is None else [once]
         controller = Controller(
             settings.policy(),
             resources,

@@ -6,6 +6,7 @@ import msgspec
 
 from rollbook.projections.health.policy import HealthPolicy
 from rollbook.projections.ports import Role
+from rollbook.projections.recovery.policy import RecoveryPolicy
 
 
 class PoolPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +29,8 @@ class PoolPolicy(msgspec.Struct, frozen=True, kw_only=True):
     also the one that `verify` asks for. None leaves it to the proxy."""
     health: HealthPolicy = HealthPolicy()
     """How `rollbook monitor` watches this pool."""
+    recovery: RecoveryPolicy = RecoveryPolicy()
+    """How `rollbook recover` restarts what is down of it."""
 
 
 class ProxyPolicy(msgspec.Struct, frozen=True, kw_only=True):

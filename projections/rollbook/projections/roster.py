@@ -24,6 +24,7 @@ from rollbook.events import (
     OperatorWorkerFact,
     ReconcileHeld,
     Recorded,
+    RecoveryFailed,
     RecoveryStarted,
     WeightsLoaded,
     WeightsPublished,
@@ -39,6 +40,7 @@ from rollbook.events import (
     WorkerUp,
 )
 from rollbook.events.facts import DIRECT_EVIDENCE
+from rollbook.projections.recovery import claims
 from rollbook.projections.transitions import NOT_SEEN, STALE, Relation, relate, rule
 from rollbook.projections.worker import LIVE, Decision, Phase, Suspension, Worker, new_worker
 
@@ -153,7 +155,23 @@ class Roster(msgspec.Struct, gc=False):
         left = self._place(worker, place)
         self._move(worker, found.phase, recorded)
         _mark(worker, fact, recorded.sequence)
+        worker.restarts = claims.noted(worker.restarts, recorded)
+        if isinstance(fact, WorkerUp):
+            self._restored(worker)
+        if isinstance(fact, RecoveryFailed) and fact.cordoned:
+            by = shortened(recorded.source.rpartition("/")[2])
+            self.cordons[name] = Decision(by, shortened(fact.reason), recorded.sequence)
         return Change((*self.siblings(worker), *left))
+
+    def _restored(self, worker: Worker) -> None:
+        """A restart is over when all of the cell serve."""
+        ranks = [self.workers[name] for name in self.siblings(worker)]
+        if all(rank.restarts is None for rank in ranks) or any(
+            rank.phase not in {Phase.SERVING, Phase.RETIRED} for rank in ranks
+        ):
+            return
+        for rank in ranks:
+            rank.restarts = claims.restored(rank.restarts, rank.incarnation)
 
     def _move(self, worker: Worker, phase: Phase, recorded: Recorded) -> None:
         worker.last = recorded.sequence
@@ -215,6 +233,8 @@ class Roster(msgspec.Struct, gc=False):
             case WorkerUncordoned():
                 if self.cordons.pop(name, None) is None:
                     return Change(ignored="it was not cordoned")
+                if name in self.workers:
+                    self.workers[name].restarts = None  # a person says that it may be tried anew
             case WorkerForgotten():
                 return self._forget(name, _decision(fact, recorded))
             case DrainRequested():
@@ -288,6 +308,7 @@ class Roster(msgspec.Struct, gc=False):
             if worker.phase is not Phase.RETIRED:
                 self._move(worker, Phase.RETIRED, recorded)
                 worker.reason = reason
+                worker.restarts = None
         return Change(everything=True)
 
     def _observed(self, fact: FleetObserved, recorded: Recorded) -> Change:
@@ -336,6 +357,7 @@ class Roster(msgspec.Struct, gc=False):
             return ()
         self._move(worker, target, recorded)
         worker.reason = f"{fact.observer} listed it"
+        self._restored(worker)
         return self.siblings(worker)
 
 

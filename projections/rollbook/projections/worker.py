@@ -7,6 +7,7 @@ from enum import StrEnum
 import msgspec
 
 from rollbook.events import WorkerFact, parse_worker
+from rollbook.projections.recovery.claims import Restarts
 
 
 class Phase(StrEnum):
@@ -76,6 +77,9 @@ class Worker(msgspec.Struct, omit_defaults=True, gc=False):
 
     lease: float | None = None
     """Seconds within which this life is heard of outside the log, if it said that it would be."""
+
+    restarts: Restarts | None = None
+    """What recoverers did about its cell lately; of no single life. None if nothing."""
 
     def begin_life(self, incarnation: int, sequence: int) -> None:
         """Forget all that belonged to the life before; what stays is the name and the place in the fleet."""

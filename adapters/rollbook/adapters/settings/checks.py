@@ -31,6 +31,8 @@ from rollbook.adapters.settings.model import (
 from rollbook.events import InvalidName, parse_worker, validate_name
 from rollbook.projections.health.policy import HealthPolicy
 from rollbook.projections.policy import PoolPolicy, ReconcilePolicy, SnapshotPolicy
+from rollbook.projections.recovery.claims import ATTEMPTS_KEPT
+from rollbook.projections.recovery.policy import RecoveryPolicy
 
 Check = Callable[[Any], str | None]
 Problem = tuple[tuple[str | int, ...], str]
@@ -225,6 +227,10 @@ def _count(value: int) -> str | None:
     return None if value > 0 else f"{value} is not usable; write a number above 0"
 
 
+def _attempts(value: int) -> str | None:
+    return None if 0 < value <= ATTEMPTS_KEPT else f"{value} is not usable; write from 1 to {ATTEMPTS_KEPT}"
+
+
 def _none_or_more(value: float) -> str | None:
     return None if value >= 0 and math.isfinite(value) else f"{value} is not usable; write 0 or more"
 
@@ -262,6 +268,9 @@ FIELD_CHECKS: Final[dict[tuple[type, str], Check]] = {
         (HealthPolicy, field): _none_or_more
         for field in ("slow_threshold", "busy_threshold", "unhealthy_threshold", "first_wait")
     },
+    (RecoveryPolicy, "attempts"): _attempts,
+    (RecoveryPolicy, "parallel"): _count,
+    **{(RecoveryPolicy, field): _pace for field in ("window", "backoff_first", "backoff_most", "claim")},
     (ProxySettings, "name"): _name("proxy"),
     (ProxySettings, "kind"): _kind,
     (ProxySettings, "pools"): _pools,

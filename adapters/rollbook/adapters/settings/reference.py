@@ -25,6 +25,7 @@ from rollbook.adapters.settings.model import (
 from rollbook.adapters.settings.shapes import expected, without_none
 from rollbook.projections.health.policy import HealthPolicy
 from rollbook.projections.policy import PoolPolicy, ReconcilePolicy, SnapshotPolicy
+from rollbook.projections.recovery.policy import RecoveryPolicy
 
 _SECTIONS: Final[tuple[tuple[str, type[msgspec.Struct]], ...]] = (
     ("The top of the file", Settings),
@@ -33,6 +34,7 @@ _SECTIONS: Final[tuple[tuple[str, type[msgspec.Struct]], ...]] = (
     ('`[provider]` with `kind = "static"`', StaticProvider),
     ("`[pools.<name>]`", PoolPolicy),
     ("`[pools.<name>.health]`", HealthPolicy),
+    ("`[pools.<name>.recovery]`", RecoveryPolicy),
     ("`[[proxies]]`", ProxySettings),
     *(
         (f'`[proxies.options]` with `kind = "{kind.name}"`', kind.options)

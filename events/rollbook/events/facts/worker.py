@@ -149,20 +149,30 @@ class WeightsLoaded(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, g
 
 
 class RecoveryStarted(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """Somebody began to replace this life by a new one."""
+    """Somebody began to replace this life by a new one. With `until` it claims the cell for its author alone."""
 
-    PUBLISHED_BY: ClassVar[str] = "whoever restarts workers: the Ray manager, a recovery thread"
+    PUBLISHED_BY: ClassVar[str] = "whoever restarts workers: the Ray manager, a recovery thread, `rollbook recover`"
 
     attempt: Count = 1
     """Which try it is, from 1."""
+    at: str | None = None
+    """RFC 3339, by the author's clock: attempts are counted by it. Left out: it does not count."""
+    until: str | None = None
+    """RFC 3339; the leader publishes RecoveryFailed when its clock passes it and the worker is not up. Left out: it is
+    no claim."""
 
 
 class RecoveryFailed(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The attempt to replace this life failed."""
+    """The attempt to replace this life failed. It ends the claim."""
 
-    PUBLISHED_BY: ClassVar[str] = "whoever restarts workers: the Ray manager, a recovery thread"
+    PUBLISHED_BY: ClassVar[str] = (
+        "whoever restarts workers: the Ray manager, a recovery thread, `rollbook recover`; the leading controller when "
+        "a claim is over"
+    )
 
     attempt: Count = 1
     """Which try it was, from 1."""
     reason: str = ""
     """For people."""
+    cordoned: bool = False
+    """It was the last one: from now on the worker is cordoned for this reason, until an operator uncordons it."""

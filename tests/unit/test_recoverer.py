@@ -1,0 +1,340 @@
+"""Recoverers on virtual time: two at once, killed, paused, cut off; and a leader that ends claims."""
+
+import asyncio
+import random
+from collections import Counter
+
+import msgspec
+import pytest
+from support.core import CODEC, FLEET
+from support.fleet import drafted, on_virtual_time
+
+from rollbook.adapters.memory import virtual
+from rollbook.adapters.memory.clock import LoopClock
+from rollbook.adapters.memory.faults import LogFaults
+from rollbook.adapters.memory.ids import SeededIds
+from rollbook.adapters.memory.leadership import MemoryLeadership, Seat
+from rollbook.adapters.memory.log import MemoryLog
+from rollbook.adapters.memory.manager import MemoryWorkerManager
+from rollbook.adapters.memory.provider import MemoryProvider
+from rollbook.adapters.memory.readiness import MemoryReadiness
+from rollbook.adapters.memory.snapshots import MemorySnapshots
+from rollbook.events import FleetEnded, RecoveryFailed, RecoveryStarted, WorkerDown, WorkerFact, WorkerUncordoned
+from rollbook.projections.controller import Controller
+from rollbook.projections.health.verdicts import Verdicts
+from rollbook.projections.policy import Policy, PoolPolicy
+from rollbook.projections.ports import LogUnavailable
+from rollbook.projections.projector import Projector
+from rollbook.projections.recovery.expiry import ending_claims
+from rollbook.projections.recovery.policy import RecoveryPolicy
+from rollbook.projections.recovery.recoverer import Recoverer
+from rollbook.projections.resources import Resources
+from rollbook.projections.worker import Phase
+
+CELLS = 3
+NAMES = [f"rollout-{cell}-{rank}" for cell in range(CELLS) for rank in range(2)]
+W = NAMES[0]
+POLICY = RecoveryPolicy(attempts=4, window=600.0, backoff_first=1.0, backoff_most=8.0, parallel=2, claim=30.0)
+
+
+class Scene:
+    """A log, a manager with three cells of two, a leader that ends claims, and the recoverers that a test starts."""
+
+    def __init__(self, policy=POLICY, seed=1):
+        self.clock = LoopClock()
+        self.rng = random.Random(seed)
+        self.ids = SeededIds(self.rng)
+        self.log = MemoryLog(self.clock, self.rng)
+        self.manager = MemoryWorkerManager(self.clock, self.say, NAMES)
+        self.policy = policy
+        self.told = []
+        self.loop = asyncio.get_running_loop()
+        self.processes = {}
+        self.recoverers = {}
+        self.follower = Projector(self.log, CODEC, self.clock)
+        self.most_at_once = 0
+        self.claims = {}
+        self.overlapping = []
+        self.follower.witness(self._watch)
+        self.unsaid = asyncio.Queue()
+        self.publishing = asyncio.create_task(self._publish())
+        self.following = asyncio.create_task(self.follower.run())
+
+    def _watch(self, _, recorded, __):
+        workers = self.follower.state.roster.workers
+        starting = {one.cell for one in workers.values() if one.phase is Phase.STARTING}
+        self.most_at_once = max(self.most_at_once, len(starting))
+        if isinstance(recorded.fact, RecoveryStarted) and self.claims.get(recorded.fact.worker):
+            self.overlapping.append(recorded)
+        self.claims = {name: one.restarts is not None and one.restarts.claim for name, one in workers.items()}
+
+    def recover(self, name):
+        projector = Projector(self.log, CODEC, self.clock)
+        recoverer = Recoverer(
+            {"rollout": self.policy},
+            name=name,
+            projector=projector,
+            verdicts=Verdicts(FLEET, self.log, self.clock, self.ids, name),
+            manager=self.manager,
+            clock=self.clock,
+            tell=lambda event, **keys: self.told.append((name, event, keys)),
+        )
+        self.recoverers[name] = recoverer
+        self.processes[name], task = self.loop.spawn(name, recoverer.run())
+        return task
+
+    async def lead(self):
+        resources = Resources(
+            log=self.log,
+            snapshots=MemorySnapshots(),
+            leadership=MemoryLeadership(Seat(FLEET), self.clock),
+            provider=MemoryProvider(self.clock),
+            readiness=MemoryReadiness(self.clock),
+            clock=self.clock,
+            ids=self.ids,
+            rng=self.rng,
+            owner="controller",
+            tell=lambda event, **keys: self.told.append(("controller", event, keys)),
+        )
+        policy = Policy(fleet=FLEET, pools={"rollout": PoolPolicy()}, proxies={})
+        controller = Controller(policy, resources, [], [ending_claims])
+        self.loop.spawn("controller", controller.run())
+        await controller.started.wait()
+
+    async def say(self, *facts):
+        for fact in facts:
+            self.unsaid.put_nowait(fact)
+
+    async def _publish(self):
+        """As a publisher does: in order, and until it is stored."""
+        while True:
+            fact = await self.unsaid.get()
+            draft = drafted(fact, self.ids.new())
+            if isinstance(fact, WorkerFact):
+                last = await self.log.last(draft.subject)
+                seen = msgspec.structs.replace(fact, seen=0 if last is None else last.sequence)
+                draft = drafted(seen, draft.id)
+            while True:
+                try:
+                    await self.log.append([draft])
+                    break
+                except LogUnavailable:
+                    await asyncio.sleep(0.1)
+
+    async def up(self):
+        await self.manager.start_cell(NAMES)
+        await self.until(lambda: len(self.follower.state.roster.workers) == len(NAMES) and self.well())
+
+    def facts(self, *kinds):
+        found = [CODEC.decode(one.payload, subject=one.subject, sequence=one.sequence) for one in self.log.messages]
+        return [one for one in found if isinstance(one.fact, kinds)]
+
+    def worker(self, name=W):
+        return self.follower.state.roster.workers[name]
+
+    def well(self):
+        return all(one.phase is Phase.SERVING for one in self.follower.state.roster.workers.values())
+
+    async def until(self, condition, seconds=600):
+        async with asyncio.timeout(seconds):
+            while not condition():  # noqa: ASYNC110 - virtual time
+                await asyncio.sleep(0.05)
+
+
+@on_virtual_time
+async def test_two_recoverers_restart_a_cell_once_and_the_loser_learns_who_won():
+    scene = Scene()
+    await scene.up()
+    scene.recover("a")
+    scene.recover("b")
+    await scene.manager.kill("rollout-0-1")
+    await scene.until(lambda: scene.well() and scene.worker().incarnation == 2)
+    await asyncio.sleep(10)
+    assert Counter(scene.manager.began)["rollout-0-0", 2] == Counter(scene.manager.began)["rollout-0-1", 2] == 1
+    (claim,) = scene.facts(RecoveryStarted)
+    winner = claim.source.rpartition("/")[2]
+    assert sum(one.stats.claimed for one in scene.recoverers.values()) == 1
+    for name, event, keys in scene.told:
+        if event == "recovery.not_mine":
+            assert (name != winner, keys["by"]) == (True, winner)
+    assert scene.facts(RecoveryFailed) == []
+
+
+@on_virtual_time
+async def test_no_more_cells_at_once_than_allowed_by_any_number_of_recoverers():
+    scene = Scene(msgspec.structs.replace(POLICY, parallel=1))
+    await scene.up()
+    scene.most_at_once = 0
+    scene.manager.seconds = 2.0
+    for name in "abc":
+        scene.recover(name)
+    for name in NAMES:
+        await scene.manager.kill(name)
+    await scene.until(lambda: scene.well() and all(one.incarnation == 2 for one in map(scene.worker, NAMES)))
+    assert scene.most_at_once == 1
+
+
+@on_virtual_time
+async def test_a_recoverer_killed_in_the_middle_leaves_a_claim_that_expires_and_another_takes_it():
+    scene = Scene()
+    await scene.up()
+    await scene.lead()
+    scene.manager.seconds = 5.0
+    scene.recover("a")
+    await scene.manager.kill(W)
+    await scene.until(lambda: scene.facts(RecoveryStarted))
+    await asyncio.sleep(6)  # one rank of two has begun
+    scene.processes["a"].kill()
+    scene.manager.seconds = 0.0
+    scene.recover("b")
+    await scene.manager.kill(W)
+    await scene.until(
+        lambda: scene.well() and scene.worker().restarts.claim is None and scene.worker().incarnation == 3
+    )
+    first, second = scene.facts(RecoveryStarted)
+    assert [one.source[-1] for one in (first, second)] == ["a", "b"]
+    (failed,) = scene.facts(RecoveryFailed)
+    assert "the claim of a is over" in failed.fact.reason
+    assert (second.fact.attempt, scene.worker("rollout-0-1").phase) == (2, Phase.SERVING)
+
+
+@on_virtual_time
+async def test_a_recoverer_started_again_under_its_name_lets_go_at_once():
+    scene = Scene()
+    await scene.up()
+    scene.manager.seconds = 1000.0
+    scene.recover("a")
+    await scene.manager.kill(W)
+    await scene.until(lambda: scene.facts(RecoveryStarted))
+    scene.processes["a"].kill()
+    scene.manager.seconds = 0.0
+    scene.recover("a")
+    await scene.until(lambda: scene.facts(RecoveryFailed), 5)
+    assert "started again" in scene.facts(RecoveryFailed)[0].fact.reason
+    await scene.until(scene.well, 20)
+
+
+@on_virtual_time
+async def test_i3_a_recoverer_stopped_beyond_its_claim_wakes_up_and_touches_nothing():
+    scene = Scene()
+    await scene.up()
+    await scene.lead()
+    scene.recover("a")
+    await scene.manager.kill(W)
+    await scene.until(lambda: scene.facts(RecoveryStarted))
+    scene.processes["a"].pause()
+    await asyncio.sleep(40)
+    scene.recover("b")
+    await scene.until(lambda: scene.well() and scene.worker().incarnation == 2)
+    lives = list(scene.manager.began)
+    scene.processes["a"].resume()
+    await asyncio.sleep(60)
+    assert scene.manager.began == lives
+    assert scene.well()
+
+
+@on_virtual_time
+async def test_a_crash_loop_ends_in_a_cordon_with_its_reason():
+    scene = Scene()
+    await scene.up()
+    scene.recover("a")
+    scene.recover("b")
+    scene.manager.doomed = {"rollout-0-1"}
+    await scene.manager.kill("rollout-0-1")
+    await scene.until(lambda: W in scene.follower.state.roster.cordons)
+    decision = scene.follower.state.roster.cordons[W]
+    assert decision.by in {"a", "b"}
+    assert decision.why.startswith("crash loop: 4 restarts within 600 s, and no end: rollout-0-1 went down in life 5:")
+    attempts = scene.facts(RecoveryStarted)
+    assert [one.fact.attempt for one in attempts] == [1, 2, 3, 4]
+    assert sum(one.fact.cordoned for one in scene.facts(RecoveryFailed)) == 1
+    lives = len(scene.manager.began)
+    await asyncio.sleep(3600)
+    assert len(scene.manager.began) == lives
+    assert not any(life.alive for life in await scene.manager.list_workers() if life.name in NAMES[:2])
+
+    scene.manager.doomed.clear()
+    await scene.say(WorkerUncordoned(worker=W, by="ann", why="repaired"))
+    await scene.until(scene.well, 30)
+
+
+@on_virtual_time
+async def test_half_a_restart_is_cleaned_up_and_tried_again():
+    scene = Scene()
+    await scene.up()
+    scene.recover("a")
+    scene.manager.unable = {"rollout-0-1"}
+    await scene.manager.kill("rollout-0-1")
+    await scene.until(lambda: len(scene.facts(RecoveryFailed)) == 1)
+    assert not any(life.alive for life in await scene.manager.list_workers() if life.name in NAMES[:2])
+    scene.manager.unable.clear()
+    await scene.until(scene.well)
+
+
+@on_virtual_time
+async def test_a_manager_that_does_not_answer_costs_an_attempt_and_no_worker():
+    scene = Scene()
+    await scene.up()
+    scene.recover("a")
+    scene.manager.available = False
+    await scene.say(WorkerDown(worker=W, incarnation=1, evidence="timeout"))
+    await scene.until(lambda: len(scene.facts(RecoveryFailed)) == 2)
+    scene.manager.available = True
+    await scene.until(scene.well)
+    assert scene.worker().incarnation == 2
+
+
+@on_virtual_time
+async def test_a_run_that_ends_in_the_middle_is_left_alone():
+    scene = Scene()
+    await scene.up()
+    scene.manager.seconds = 3.0
+    scene.recover("a")
+    await scene.manager.kill(W)
+    await scene.until(lambda: scene.facts(RecoveryStarted))
+    await scene.say(FleetEnded(run_id="r"))
+    await asyncio.sleep(100)
+    assert scene.facts(RecoveryFailed) == []
+    assert len(scene.facts(RecoveryStarted)) == 1
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_simulation_two_recoverers_deaths_kills_pauses_and_a_log_that_loses_answers(seed):
+    """At the end everything serves that is not cordoned; no life began twice; no cell was claimed while it was."""
+
+    async def schedule():
+        scene = Scene(msgspec.structs.replace(POLICY, attempts=50), seed)
+        rng = random.Random(seed)
+        await scene.up()
+        await scene.lead()
+        scene.manager.seconds = 0.5
+        scene.recover("a")
+        scene.recover("b")
+        scene.log.faults = LogFaults(lose_answer=0.05, refuse=0.05, slowest_append=0.2, slowest_delivery=0.5)
+        for number in range(60):
+            await asyncio.sleep(rng.uniform(0, 5))
+            victim = rng.choice(NAMES)
+            match rng.randrange(5):
+                case 0 | 1:
+                    alive = {one.name for one in await scene.manager.list_workers() if one.alive}
+                    if victim in alive:
+                        await scene.manager.kill(victim)
+                case 2:
+                    name = rng.choice("ab")
+                    scene.processes[name].kill()
+                    scene.recover(name if rng.random() < 0.5 else f"{name}{number}")
+                    scene.processes[name] = scene.processes.get(f"{name}{number}", scene.processes[name])
+                case 3:
+                    process = scene.processes[rng.choice("ab")]
+                    process.pause()
+                    await asyncio.sleep(rng.choice([1, 40]))
+                    process.resume()
+                case _:
+                    scene.manager.doomed = {victim} if rng.random() < 0.5 else set()
+        scene.log.faults = LogFaults()
+        scene.manager.doomed = set()
+        await scene.until(scene.well, 3000)
+        assert max(Counter(scene.manager.began).values()) == 1
+        assert scene.overlapping == []
+
+    virtual.run(schedule())
