@@ -253,7 +253,10 @@ async def test_the_process_watches_and_stops_cleanly(stream, publisher, tmp_path
         try:
             await publisher.worker_up(W, incarnation=1)
             await worker.stop()
-            await told(stream, WorkerUp, WorkerSuspected, WorkerDown)
+            try:
+                await told(stream, WorkerUp, WorkerSuspected, WorkerDown)
+            except AssertionError as exc:
+                raise AssertionError((tmp_path / "log").read_text()) from exc
             process.send_signal(number)
             code = await asyncio.to_thread(process.wait, DEADLINE)
         finally:
