@@ -110,7 +110,9 @@ class Fleet:
 
     # -------------------------------------------------------------- controllers
 
-    def make(self, owner: str = "one", rng: random.Random | None = None, *, standby: bool = True) -> Controller:
+    def make(
+        self, owner: str = "one", rng: random.Random | None = None, *, standby: bool = True, relist: bool = False
+    ) -> Controller:
         resources = Resources(
             log=self.log,
             snapshots=self.snapshots,
@@ -124,7 +126,7 @@ class Fleet:
             tell=lambda event, **keys: self.told.append((event, keys)),
         )
         proxies = list(self.proxies.values())
-        return Controller(self.policy, resources, proxies, self.companions, standby=standby)
+        return Controller(self.policy, resources, proxies, self.companions, standby=standby, relist=relist)
 
     def launch(self, owner: str = "one", rng: random.Random | None = None, *, standby: bool = True) -> None:
         """Start a controller as a process of its own."""

@@ -15,6 +15,7 @@ from rollbook.events import (
     Registering,
     WorkerResumed,
     WorkerSuspended,
+    WorkerUp,
 )
 from rollbook.events.times import rfc3339
 from rollbook.projections.authority import Deposed, LeadershipLost
@@ -100,6 +101,28 @@ async def test_it_stops_cleanly_in_the_middle_of_its_work(how):
     assert [event for event, _ in fleet.told][-2:] == ["snapshot.saved", "leader.released"]
     await asyncio.sleep(60)
     assert (len(fleet.log.messages), len(fleet.proxy.calls)) == (written, calls)
+
+
+@pytest.mark.parametrize("relist", [False, True])
+@on_virtual_time
+async def test_it_hears_that_it_is_to_stop_while_it_has_not_begun(relist):
+    """A restore, and the reading of a whole log, can take minutes."""
+    fleet = Fleet()
+    await fleet.say(*(WorkerUp(worker=W, incarnation=number) for number in (1, 2)))
+    reading = asyncio.Event()
+
+    async def for_ever(*_, **__):
+        reading.set()
+        await asyncio.Event().wait()
+        yield
+
+    fleet.snapshots.newest_first = fleet.log.read = for_ever
+    fleet.controller = fleet.make(relist=relist)
+    running = asyncio.create_task(fleet.controller.run())
+    await reading.wait()
+    fleet.controller.stop()
+    await asyncio.wait_for(running, 1)
+    assert fleet.controller.projector is None
 
 
 @on_virtual_time

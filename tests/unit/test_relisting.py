@@ -20,8 +20,7 @@ class Relisted(Fleet):
     relist = False
 
     def make(self, owner="one", rng=None, *, standby=True):
-        made = super().make(owner, rng, standby=standby)
-        made._relist = self.relist
+        made = super().make(owner, rng, standby=standby, relist=self.relist)
         self.leadership = made._leadership
         return made
 
@@ -169,6 +168,20 @@ async def test_a_provider_that_does_not_answer_leaves_everything_as_it_is():
     with pytest.raises(ProviderUnavailable):
         await fleet.start("two")
     assert fleet.listed() != []
+    assert fleet.seat.owner is None
+
+
+@on_virtual_time
+async def test_a_provider_that_never_answers_is_not_waited_for():
+    fleet = await with_a_worker()
+    await fleet.stop()
+    fleet.make_anew()
+    fleet.relist = True
+    fleet.provider.seconds = 10_000.0
+    began = fleet.clock.monotonic()
+    with pytest.raises(NotRelisted, match=r"no workers within 3 s .* start with --relist again"):
+        await fleet.start("two")
+    assert fleet.clock.monotonic() - began < 10
     assert fleet.seat.owner is None
 
 

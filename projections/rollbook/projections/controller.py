@@ -116,14 +116,23 @@ class Controller:
 
         However it ends, the lanes are stopped before leadership is given back.
         """
-        restored = await self._begin()
+        stopping = asyncio.create_task(self._stop_asked(), name="stop")
+        beginning = asyncio.create_task(self._begin(), name="beginning")
+        try:
+            await asyncio.wait([beginning, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if beginning.done():
+                await self._go_on(beginning.result(), stopping)
+        finally:
+            await end(beginning, stopping)
+
+    async def _go_on(self, restored: State | None, stopping: asyncio.Task[None]) -> None:
+        """Fold, and lead or stand by, until `stopping` is done."""
         projector = Projector(self._log, Codec(self.policy.fleet), self._clock, restored)
         for witness in self._witnesses:
             projector.witness(witness)
         self.projector = projector
         self._keeper = Keeper(projector, self._resources, self.policy.snapshots, projector.state.sequence)
         folding = asyncio.create_task(projector.run(), name="projector")
-        stopping = asyncio.create_task(self._stop_asked(), name="stop")
         living = asyncio.create_task(self._live(projector), name="leadership")
         try:
             await asyncio.wait([folding, stopping, living], return_when=asyncio.FIRST_COMPLETED)
@@ -132,8 +141,10 @@ class Controller:
                     task.result()
         finally:
             # Nothing may act on a fold that has stopped, so the fold is the last to go.
-            for task in (living, stopping, folding):
-                await end(task)
+            try:
+                await end(living)
+            finally:
+                await end(folding)
 
     async def _begin(self) -> State | None:
         """What to fold on from."""

@@ -7,6 +7,7 @@ goes on; what proxies list is read back as at every start. A snapshot then stand
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 
 from rollbook.events import Codec, FleetObserved, ObservedWorker, RollbookError
@@ -51,7 +52,16 @@ async def relist(policy: Policy, projector: Projector, resources: Resources, kee
     Raises `NotRelisted`, `ProviderUnavailable`, `LogError`, `LeadershipLost`.
     """
     as_of = projector.state.sequence
-    listed = await resources.provider.list_workers()
+    seconds = policy.reconcile.call_deadline
+    try:
+        async with asyncio.timeout(seconds):
+            listed = await resources.provider.list_workers()
+    except TimeoutError as exc:
+        msg = (
+            f"the provider has listed no workers within {seconds:g} s (reconcile.call_deadline); see that it runs, and "
+            "start with --relist again"
+        )
+        raise NotRelisted(msg) from exc
     fact = FleetObserved(
         observer=resources.owner,
         pools=tuple(policy.pools),
