@@ -172,6 +172,25 @@ async def test_what_concerns_all_is_looked_at_again_also_for_those_in_flight():
 
 
 @on_virtual_time
+async def test_a_bar_that_is_raised_just_before_the_call_keeps_it_from_being_made():
+    """While the address is asked for once more, between the intent and the call."""
+    fleet = Fleet()
+    await fleet.start()
+    await fleet.up()
+    await fleet.registered()
+    sequence = await fleet.down()
+    await fleet.until(lambda: not fleet.listed() and fleet.controller.lanes["a"].idle)
+    await fleet.say(WeightsPublished(pool="rollout", version=4), WeightsLoaded(worker=W, incarnation=1, version=4))
+    fleet.provider.seconds = 1.0
+    await fleet.back(sequence)
+    await fleet.until(lambda: len(fleet.facts(Registering)) == 2)
+    await fleet.say(WeightsPublished(pool="rollout", version=5))
+    await fleet.until(lambda: fleet.facts(RegistrationFailed), 3)
+    assert "weights_current" in fleet.facts(RegistrationFailed)[-1].reason
+    assert len(fleet.calls("add")) == 1
+
+
+@on_virtual_time
 async def test_a_lower_bar_admits_at_once_whoever_waited():
     """Not when the pause of the last refusal is over."""
     fleet = Fleet(resync=NEVER, backoff_first=NEVER, backoff_most=NEVER)

@@ -60,7 +60,8 @@ class Admission:
             return located
         if worker.incarnation != incarnation:
             return Held(Gate.SERVING, f"incarnation {incarnation} ended while its address was asked for")
-        return self._site(worker, located, canonical)
+        # Once more: who calls right after this adds nobody below a bar that was raised meanwhile.
+        return gates.weights(self._roster(), worker) or self._site(worker, located, canonical)
 
     async def where(self, names: Iterable[str]) -> dict[str, Located]:
         """What the provider says now of these workers, in one question; nothing if it does not answer."""

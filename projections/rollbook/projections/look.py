@@ -14,6 +14,7 @@ from rollbook.projections.gates import Held
 from rollbook.projections.ledger import Registration, Told
 from rollbook.projections.listing import listed_now
 from rollbook.projections.observed import Observed, Owned, observe
+from rollbook.projections.occupied import in_the_way
 from rollbook.projections.plan import Add, removable
 from rollbook.projections.policy import Policy, ProxyPolicy
 from rollbook.projections.ports import Listing, Located, ProviderError, Proxy, ProxyUnavailable, WorkerProvider
@@ -27,7 +28,6 @@ from rollbook.projections.status import (
     Standing,
     worker_status,
 )
-from rollbook.projections.urls import in_the_way
 
 
 class Look:

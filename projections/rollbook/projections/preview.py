@@ -18,10 +18,10 @@ from rollbook.projections.fold import State
 from rollbook.projections.gates import Held
 from rollbook.projections.ledger import ProxyRecord
 from rollbook.projections.observed import Observed, observe
+from rollbook.projections.occupied import in_the_way
 from rollbook.projections.plan import Add, Remove
 from rollbook.projections.policy import Policy, ProxyPolicy
 from rollbook.projections.ports import Capabilities, Listing
-from rollbook.projections.urls import in_the_way
 
 
 class Change(StrEnum):

@@ -6,11 +6,11 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from rollbook.projections import gates
-from rollbook.projections.fold import State
-from rollbook.projections.gates import Gate, Held
+from rollbook.projections.gates import Held
 from rollbook.projections.listing import Seen
 from rollbook.projections.observed import Observed
-from rollbook.projections.plan import Add, Remove, removable
+from rollbook.projections.occupied import in_the_way, not_free
+from rollbook.projections.plan import Add, Remove
 from rollbook.projections.policy import Policy, ProxyPolicy
 from rollbook.projections.ports import Capabilities
 from rollbook.projections.projector import Projector
@@ -66,7 +66,7 @@ class Urls:
         self._claims = {at: whose for at, whose in self._claims.items() if at == url or whose != life}
         claim = self._claims.get(url)
         if claim is not None and self.owns(claim, action.worker):
-            return _not_free(f"{url} belongs to {claim[0]}, whose life {claim[1]} is newer")
+            return not_free(f"{url} belongs to {claim[0]}, whose life {claim[1]} is newer")
         state = self._projector.state
         found = in_the_way(state, self._policy, self._served, self._capabilities, action, url, observed)
         if found is not None and found[1] is not None:
@@ -77,36 +77,3 @@ class Urls:
         """Whether `life` belongs at this proxy and is newer than the current one of `name`."""
         unwanted = gates.unwanted(self._projector.state.roster, self._policy, self._served, *life)
         return unwanted is None and self._projector.state.roster.began_after(*life, name)
-
-
-def in_the_way(
-    state: State,
-    policy: Policy,
-    served: ProxyPolicy,
-    capabilities: Capabilities,
-    action: Add,
-    url: str,
-    observed: Observed,
-) -> tuple[Held, Remove | None] | None:
-    """The gate `address_free` by what is listed: None if `url` may be added; else as in `Urls.taken`."""
-    if url not in observed.urls:
-        return None
-    holder = observed.urls[url]
-    if holder is None:
-        return _not_free(f"{url} is listed by somebody else's entry")
-    whose, heir = holder.worker, (action.worker, action.incarnation)
-    if (whose, holder.incarnation) == heir:
-        return None
-    if state.roster.began_after(whose, holder.incarnation, action.worker):
-        return _not_free(f"{url} belongs to {whose}, whose life {holder.incarnation} is newer")
-    if not capabilities.remove and gates.unwanted(state.roster, policy, served, whose, holder.incarnation) is not None:
-        return None  # the entry outlived its life, and is taken over with its URL
-    if not removable(state.ledger.look(served.name).registrations.get(whose, {}), holder, capabilities):
-        return _not_free(f"{url} is listed for {whose}, and the proxy cannot remove it")
-    reason = f"its url belongs to {action.worker} now"
-    evict = Remove(whose, holder.incarnation, holder.entry, reason, unless_wanted=False, heir=heir)
-    return _not_free(f"{url} is still listed for {whose}", evict)
-
-
-def _not_free(reason: str, evict: Remove | None = None) -> tuple[Held, Remove | None]:
-    return Held(Gate.ADDRESS_FREE, reason), evict
