@@ -37,7 +37,11 @@ async def leadership(findings: Findings, client: Client, fleet: str) -> None:
         info = await Controllers(client, fleet).ask(INFO, InfoRequest(deadline_seconds=5.0))
     except NoController:
         told = f"{owner} holds the lease since {since}, and does not answer"
-        findings.warning("leadership", told, "wait a few seconds if it just started; otherwise see its log")
+        fix = (
+            "wait a few seconds if it just started; otherwise see its log. If it is gone for longer than a lease, NATS "
+            "stores nothing any more: give its disk room, and restart it"
+        )
+        findings.warning("leadership", told, fix)
     except (ControllerSilent, Refusal, BrokenReply, LogUnavailable) as exc:
         findings.warning("leadership", f"{owner} leads since {since}: {exc}", "see its log; a newer version may lead")
     else:
