@@ -28,6 +28,12 @@ class Recorder:
     def __init__(self, url: str) -> None:
         self.url = url
         self.asked: list[Asked] = []
+        self.holding = 0
+        """So many of the next removals are passed on only when `released` is set, whoever waits for them or not."""
+        self.held = 0
+        self.released = threading.Event()
+        self.landed: list[int] = []
+        """What the router answered to those, in the end."""
 
     def changes(self) -> list[Asked]:
         """Those that could change the router."""
@@ -45,6 +51,11 @@ def recording(router_url: str) -> Iterator[Recorder]:
         def forward(self) -> None:
             recorder.asked.append(Asked(time.monotonic(), self.command, self.path))
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            late = self.command == "DELETE" and recorder.holding > 0
+            if late:
+                recorder.holding -= 1
+                recorder.held += 1
+                recorder.released.wait(SECONDS)
             router = http.client.HTTPConnection(target.hostname or "", target.port, timeout=SECONDS)
             try:
                 kept = {
@@ -53,6 +64,8 @@ def recording(router_url: str) -> Iterator[Recorder]:
                 router.request(self.command, self.path, body, kept)
                 answer = router.getresponse()
                 content = answer.read()
+                if late:
+                    recorder.landed.append(answer.status)
                 self.send_response(answer.status)
                 self.send_header("Content-Type", answer.headers.get("Content-Type", "application/json"))
                 self.send_header("Content-Length", str(len(content)))
@@ -81,6 +94,7 @@ def recording(router_url: str) -> Iterator[Recorder]:
     try:
         yield recorder
     finally:
+        recorder.released.set()
         server.shutdown()
         thread.join()
         server.server_close()

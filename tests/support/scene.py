@@ -50,6 +50,10 @@ class Scene:
         """Which life should be registered at which URL."""
         return {self.workers[name].url: (name, life) for name, life in self.lives.items()}
 
+    async def controller_knows(self, name: str) -> int:
+        """The life of `name` that the controller has folded."""
+        return self.controller.projector.state.roster.workers[name].incarnation
+
     def said(self, told: Told = Told.REGISTERED) -> dict[str, tuple[str, int]]:
         """Of which life the log says that, by its URL."""
         record = self.controller.projector.state.ledger.look("router")

@@ -1,0 +1,180 @@
+"""The listeners over a real log: one fact for each worker, about the life of the moment of the call."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+from support.stream import FleetStream
+from support.xtuner import group, pair
+
+from rollbook.adapters.listeners.follow import Follow
+from rollbook.adapters.listeners.miles import MilesHook
+from rollbook.adapters.listeners.xtuner import XtunerListener
+from rollbook.adapters.publisher import Publisher
+from rollbook.events import WorkerDown, WorkerFact, WorkerResumed, WorkerSuspended, WorkerUp
+
+pytestmark = pytest.mark.integration
+
+W = "rollout-3-0"
+GROUP = group(3)
+
+
+@pytest.fixture
+def stream(nats_server, fleet):
+    return FleetStream(nats_server.url, fleet).make()
+
+
+@pytest.fixture
+def listener(stream):
+    with XtunerListener(stream.fleet, stream.url) as made:
+        assert made.wait_until_followed(30)
+        yield made
+
+
+@pytest.fixture
+def other(stream):
+    """Whoever else speaks of the workers."""
+    with Publisher(stream.fleet, stream.url, name="other") as made:
+        yield made
+
+
+def told(stream):
+    return [
+        (type(line.fact).__name__.removeprefix("Worker"), line.fact.worker, line.fact.incarnation)
+        for line in stream.lines()
+        if line.recorded is not None and isinstance(line.fact, WorkerFact)
+    ]
+
+
+def followed(listener, incarnation, name=W):
+    deadline = time.monotonic() + 30
+    while listener._follow.look(name).incarnation < incarnation:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_life_begins_ends_and_begins_again(stream, listener):
+    listener.on_worker_groups_started([GROUP])
+    listener.on_worker_group_inactive(GROUP)  # before the log has numbered the life
+    listener.on_worker_group_recovered(GROUP)
+    listener.on_worker_group_inactive(GROUP)
+    assert listener.publisher.flush(30)
+    assert told(stream) == [("Up", W, 1), ("Down", W, 1), ("Up", W, 2), ("Down", W, 2)]
+
+
+def test_inactive_is_about_the_life_that_the_log_has_now_whoever_began_it(stream, listener, other):
+    """I3."""
+    listener.on_worker_groups_started([GROUP])
+    assert listener.publisher.flush(30)
+    other.worker(W).up().result(30)
+    followed(listener, 2)
+    listener.on_worker_group_inactive(GROUP)
+    assert listener.publisher.flush(30)
+    assert told(stream)[-1] == ("Down", W, 2)
+
+
+def test_recovered_is_about_the_life_that_somebody_has_begun_since_the_group_was_inactive(stream, listener, other):
+    listener.on_worker_groups_started([GROUP])
+    listener.on_worker_group_inactive(GROUP)
+    assert listener.publisher.flush(30)
+    other.worker(W).started().result(30)
+    followed(listener, 2)
+    listener.on_worker_group_recovered(GROUP)
+    assert listener.publisher.flush(30)
+    assert told(stream)[-2:] == [("Started", W, 2), ("Up", W, 2)]
+
+
+def test_a_trainer_that_starts_again_begins_new_lives(stream, listener):
+    listener.on_worker_groups_started([GROUP])
+    assert listener.publisher.flush(30)
+    with XtunerListener(stream.fleet, stream.url) as again:
+        again.on_worker_groups_started([GROUP])
+        assert again.publisher.flush(30)
+    assert told(stream) == [("Up", W, 1), ("Up", W, 2)]
+
+
+def test_while_nats_is_away_calls_return_and_later_hit_the_life_of_their_moment(start_nats, fleet):
+    """I3, I8: also where somebody else begins a life before the fact arrives."""
+    server = start_nats()
+    stream = FleetStream(server.url, fleet).make()
+    with Publisher(fleet, server.url, name="other") as other, XtunerListener(fleet, server.url) as listener:
+        other.worker(W).up().result(30)
+        followed(listener, 1)
+        server.kill()
+        listener.on_worker_group_inactive(GROUP)
+        server.start()
+        assert listener.publisher.flush(60)
+    assert told(stream) == [("Up", W, 1), ("Down", W, 1)]
+
+
+def test_without_any_server_every_call_returns_and_closing_says_what_was_not_sent(fleet):
+    listener = XtunerListener(fleet, "nats://127.0.0.1:9")
+    listener.on_worker_groups_started([GROUP, pair(4)])
+    listener.on_worker_group_inactive(pair(4))
+    assert not listener.wait_until_followed(0)
+    assert len(listener.close(0.1).unsent) == 5
+
+
+def test_a_group_of_several_is_a_cell_with_one_number_for_each_start(stream, listener):
+    two = pair(4)
+    listener.on_worker_groups_started([two])
+    listener.on_worker_group_inactive(two)
+    listener.on_worker_group_recovered(two)
+    assert listener.publisher.flush(30)
+    facts = [line.fact for line in stream.lines()]
+    assert [(fact.worker, fact.cell_size, fact.cell_incarnation, fact.entrypoint) for fact in facts] == [
+        (name, 2, number, name == "rollout-4-0") for number in (1, 1, 2) for name in ("rollout-4-0", "rollout-4-1")
+    ]
+    with XtunerListener(stream.fleet, stream.url) as again:
+        assert again.wait_until_followed(30)
+        again.on_worker_groups_started([two])
+        assert again.publisher.flush(30)
+    assert {line.fact.cell_incarnation for line in stream.lines()[-2:]} == {3}
+
+
+def test_the_follow_waits_for_a_server_and_a_log_that_come_later(start_nats, fleet):
+    server = start_nats()
+    follow = Follow(fleet, server.url)
+    try:
+        assert not follow.wait(0.2)
+        stream = FleetStream(server.url, fleet).make()
+        with Publisher(stream.fleet, stream.url) as publisher:
+            publisher.worker(W).up().result(30)
+        assert follow.wait(30)
+        followed(SimpleNamespace(_follow=follow), 1)
+        assert follow.look(W).alive
+    finally:
+        follow.stop()
+
+
+def test_the_hook_of_miles_says_what_the_monitor_and_the_recovery_do(stream):
+    engines = SimpleNamespace(nodes_per_engine=1)
+    with MilesHook(stream.fleet, stream.url) as hook:
+        hook.on_engines_started(engines, [0, 1])
+        hook.on_engine_failure(engines, 1)
+        hook.on_engines_started(engines, [1])
+        hook.on_pause(engines, [0, 1], reason="offload", ttl=60)
+        hook.on_resume(engines, [0, 1])
+        assert hook.publisher.flush(30)
+    facts = [line.fact for line in stream.lines()]
+    about = [(type(fact), fact.worker, fact.incarnation) for fact in facts if fact.worker == "rollout-1-0"]
+    assert about == [
+        (WorkerUp, "rollout-1-0", 1),
+        (WorkerDown, "rollout-1-0", 1),
+        (WorkerUp, "rollout-1-0", 2),
+        (WorkerSuspended, "rollout-1-0", 2),
+        (WorkerResumed, "rollout-1-0", 2),
+    ]
+    assert {fact.evidence for fact in facts if isinstance(fact, WorkerDown)} == {"actor_dead"}
+
+
+def test_an_engine_of_several_nodes_is_a_cell(stream):
+    with MilesHook(stream.fleet, stream.url) as hook:
+        hook.on_engines_started(SimpleNamespace(nodes_per_engine=2), [7])
+        assert hook.publisher.flush(30)
+    assert [(fact.worker, fact.cell_size, fact.cell_incarnation) for fact in (one.fact for one in stream.lines())] == [
+        ("rollout-7-0", 2, 1),
+        ("rollout-7-1", 2, 1),
+    ]

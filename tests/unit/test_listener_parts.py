@@ -1,0 +1,148 @@
+"""What the drop-ins take from a framework: its look-ups as a provider, and its declarations as a configuration."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+from structlog.testing import capture_logs
+from support.xtuner import Group, Snapshot, pair
+
+from rollbook.adapters.listeners.provider import FrameworkProvider, address
+from rollbook.adapters.listeners.xtuner import require_proxy, workers_by_name, xtuner_provider
+from rollbook.adapters.settings import ConfigError, ProxySettings, Settings, StaticProvider
+from rollbook.projections.policy import PoolPolicy
+from rollbook.projections.ports import (
+    HostAndPort,
+    ProviderUnavailable,
+    ProviderWorker,
+    UnknownWorker,
+    WorkerUnreachable,
+)
+
+A = HostAndPort("10.0.0.1", 8000)
+
+
+@pytest.mark.parametrize(
+    "one",
+    [A, "10.0.0.1:8000", "http://10.0.0.1:8000/v1", ("10.0.0.1", 8000), SimpleNamespace(host="10.0.0.1", port=8000)],
+)
+def test_addresses_come_as_frameworks_have_them(one):
+    assert address(one) == A
+
+
+def test_a_url_without_a_port_has_its_schemes():
+    assert address("https://w.example") == HostAndPort("w.example", 443)
+    assert address("http://[fd00::1]:81/v1") == HostAndPort("fd00::1", 81)
+
+
+@pytest.mark.parametrize("one", [7, "nonsense", ("h",), object()])
+def test_what_is_no_address_is_refused(one):
+    with pytest.raises(ValueError, match=r"write host:port|give a URL"):
+        address(one)
+
+
+async def test_every_look_up_asks_the_framework():
+    """I6."""
+    asked = []
+    known = {"w": "10.0.0.1:8000", "dead": None, "both": {"primary": "h:1", "session": "h:2", "rpc": None}}
+
+    def get_addr(name):
+        asked.append(name)
+        return known[name]
+
+    provider = FrameworkProvider(get_addr, lambda: known)
+    assert await provider.get_addr("w") == A
+    known["w"] = "10.0.0.1:8001"
+    assert (await provider.get_addr("w")).port == 8001
+    assert asked == ["w", "w"]
+    located = await provider.locate(["both", "dead", "stranger"])
+    assert located["both"].addresses == {"primary": HostAndPort("h", 1), "session": HostAndPort("h", 2)}
+    assert located["dead"].addresses == {}
+    assert "stranger" not in located
+    with pytest.raises(UnknownWorker):
+        await provider.get_addr("stranger")
+    with pytest.raises(WorkerUnreachable):
+        await provider.get_addr("dead")
+    assert await provider.list_workers() == [
+        ProviderWorker("w", 0, alive=True),
+        ProviderWorker("dead", 0, alive=False),
+        ProviderWorker("both", 0, alive=True),
+    ]
+
+
+async def test_a_framework_that_hangs_or_fails_is_unknown_and_never_no():
+    gate = threading.Event()
+    provider = FrameworkProvider(lambda _: gate.wait(60), list, deadline=0.05)
+    for _ in range(2):
+        with pytest.raises(ProviderUnavailable, match="no answer from the framework"):
+            await provider.locate(["w"])
+    gate.set()
+
+    def broken(_):
+        raise RuntimeError("the actor is gone")
+
+    with pytest.raises(ProviderUnavailable, match="the actor is gone"):
+        await FrameworkProvider(broken, list).locate(["w"])
+
+
+async def test_xtuners_registry_gives_server_and_session_as_named_addresses():
+    groups = [Group((4,), (Snapshot(4, "http://10.0.0.1:8000", "http://10.0.0.1:9000"),)), pair(6)]
+    provider = xtuner_provider(lambda: groups)
+    located = await provider.locate(["rollout-4-0", "rollout-6-1", "rollout-5-0"])
+    assert located["rollout-4-0"].addresses == {"primary": A, "session": HostAndPort("10.0.0.1", 9000)}
+    assert located["rollout-6-1"].addresses == {}
+    assert "rollout-5-0" not in located
+    groups[0] = Group((4,), (Snapshot(4, "http://10.0.0.1:8001"),))
+    assert (await provider.get_addr("rollout-4-0")).port == 8001
+
+
+def test_a_groups_workers_are_named_by_its_first_rank_and_their_place():
+    group = Group((9, 8), (Snapshot(9, None), Snapshot(8, None)))
+    assert [(name, worker.rank) for name, worker in workers_by_name(group, "judge").items()] == [
+        ("judge-8-0", 8),
+        ("judge-8-1", 9),
+    ]
+
+
+class SandboxLoopConfig:
+    requires_rollout_proxy = True
+
+
+class SingleTurnConfig:
+    requires_rollout_proxy = False
+
+
+def settings(*pools):
+    return Settings(
+        fleet="math-rl",
+        provider=StaticProvider(),
+        pools={"rollout": PoolPolicy(requires_proxy=False)},
+        proxies=(ProxySettings(name="a", kind="sglang", admin_url="http://h:1", pools=pools),) if pools else (),
+    )
+
+
+def manager(*configs):
+    tasks = [SimpleNamespace(task_name=f"t{number}", agent_loop_config=config) for number, config in enumerate(configs)]
+    return SimpleNamespace(tasks=tasks if len(tasks) != 1 else tasks[0])
+
+
+def test_an_agent_loop_that_needs_the_proxy_makes_the_pool_require_one_and_the_log_says_which():
+    with capture_logs() as logs:
+        found = require_proxy(settings("rollout"), manager(SingleTurnConfig(), SandboxLoopConfig()), None)
+    assert found.pools["rollout"].requires_proxy
+    assert [(line["event"], line["pool"], line["config"]) for line in logs] == [
+        ("xtuner.proxy.required", "rollout", "SandboxLoopConfig of task 't1'")
+    ]
+
+
+def test_without_such_a_loop_nothing_changes():
+    assert require_proxy(settings(), manager(SingleTurnConfig()), None) == settings()
+
+
+def test_a_pool_that_no_proxy_serves_is_refused_by_the_name_of_who_asked():
+    with pytest.raises(ConfigError, match="SandboxLoopConfig of task 't0' requires a proxy and none serves it"):
+        require_proxy(settings(), manager(SandboxLoopConfig()))
+    with pytest.raises(ConfigError, match=r"add \[pools.judge\]"):
+        require_proxy(settings("rollout"), manager(SandboxLoopConfig()), pool="judge")
