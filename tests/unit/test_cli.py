@@ -270,6 +270,19 @@ def test_check_warns_of_what_is_not_here_and_may_be_elsewhere(capsys, tmp_path):
     assert "none.pem: it cannot be read (No such file or directory)" in certificate
 
 
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [("sglang", True), ("routed-api", True), ("vllm", False), ("miles", False), ("lmdeploy", False)],
+)
+def test_check_warns_of_a_model_that_a_proxy_is_not_told(capsys, tmp_path, kind, told):
+    options = '[proxies.options]\nmodel_name = "m"\n' if kind == "routed-api" else ""
+    text = GOOD.replace("sglang", kind).replace("[pools.rollout]", '[pools.rollout]\nmodel = "m"')
+    (tmp_path / "rollbook.toml").write_text(text + options)
+    code, _, err = call(capsys, "check")
+    assert code == Exit.DONE
+    assert ("pools.rollout.model: 'm' is not told to router-a" in err) is not told
+
+
 def test_check_as_json(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("ROLLBOOK_FLET", "x")
     file = tmp_path / "rollbook.toml"

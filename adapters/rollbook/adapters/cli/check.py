@@ -11,6 +11,7 @@ from rollbook.adapters.cli.common import ConfigFile, Json
 from rollbook.adapters.cli.exits import Exit
 from rollbook.adapters.cli.output import out, out_json, say
 from rollbook.adapters.settings import Config, ConfigError, ProxySettings, SecretRef, WebSettings, load, read_secret
+from rollbook.adapters.settings.together import untold_models
 
 EXAMPLE = """\
 Example:
@@ -38,6 +39,7 @@ def check(*, config: ConfigFile = None, json: Json = False) -> int:
         *_unreadable_secrets(loaded),
         *_unusable_certificates(loaded),
         *web_warnings(loaded.settings.web),
+        *untold_models(loaded.settings),
     ]
     if json:
         out_json({"ok": True, "problems": [], "warnings": warnings})

@@ -61,5 +61,7 @@ class ProxyKind(msgspec.Struct, frozen=True, kw_only=True):
     """Whether clients send their requests to `admin_url` too, so that `data_url` may be left out."""
     roles: bool = False
     """Whether it tells prefill and decode workers apart."""
+    model: bool = False
+    """Whether it is told the model of a pool."""
     bootstrap: bool = False
     """Whether it must be told where decode workers fetch from a prefill worker."""

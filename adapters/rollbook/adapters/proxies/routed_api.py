@@ -156,4 +156,6 @@ class RoutedApiProxy:
         return Done() if said.success else Failed("the proxy answered that it did not succeed")
 
 
-KIND: Final = ProxyKind(name="routed-api", make=RoutedApiProxy, options=RoutedApiOptions, serves_clients=False)
+KIND: Final = ProxyKind(
+    name="routed-api", make=RoutedApiProxy, options=RoutedApiOptions, model=True, serves_clients=False
+)

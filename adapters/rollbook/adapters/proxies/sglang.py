@@ -250,4 +250,4 @@ def _refused(reply: Reply) -> Failed:
     return refused(reply, _OTHER_API if reply.status == HTTPStatus.NOT_FOUND else "is admin_url right?")
 
 
-KIND: Final = ProxyKind(name="sglang", make=SglangProxy, roles=True, bootstrap=True)
+KIND: Final = ProxyKind(name="sglang", make=SglangProxy, roles=True, model=True, bootstrap=True)

@@ -122,9 +122,8 @@ class LeadershipSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     lease: float = 5.0
     """Seconds, at least 1: another controller acts within so long after one has died. It is renewed five times in that
-    time.
-    At least 5/3 of every `call_deadline`, because no admin call begins that might outlast it, and one renewal that
-    fails is to stop none. The same for all controllers of a fleet."""
+    time. At least 5/3 of every `call_deadline`, because no admin call begins that might outlast it, and one renewal
+    that fails is to stop none. The same for all controllers of a fleet."""
 
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from rollbook.adapters.proxies.registry import find_kind
 from rollbook.adapters.proxies.urls import canonical_url
 from rollbook.adapters.settings.checks import HTTP_SCHEMES, Problem
-from rollbook.adapters.settings.model import LeadershipSettings
+from rollbook.adapters.settings.model import LeadershipSettings, Settings
 from rollbook.adapters.spelling import nearest
 from rollbook.projections.policy import PoolPolicy, ReconcilePolicy
 
@@ -145,3 +145,14 @@ def _check_roles(proxies: list[dict[str, Any]], pools: dict[str, Any]) -> Iterat
             elif kind.bootstrap and role == "prefill" and "bootstrap" not in pool:
                 needed = f"is missing: proxies of kind {kind.name!r} must be told where decode workers fetch from"
                 yield ("pools", name, "bootstrap"), f"{needed}; name the worker's address that has that port"
+
+
+def untold_models(settings: Settings) -> Iterator[str]:
+    """Warn of models that a proxy is not told. No problem: `verify` asks for a pool's model wherever it is served."""
+    for name, pool in settings.pools.items():
+        for proxy in settings.proxies:
+            if pool.model is not None and name in proxy.pools and not find_kind(proxy.kind).model:
+                yield (
+                    f"pools.{name}.model: {pool.model!r} is not told to {proxy.name}, because proxies of kind "
+                    f"{proxy.kind!r} are told no model; it is only what `verify` asks for there"
+                )
