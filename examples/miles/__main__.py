@@ -75,7 +75,7 @@ async def main() -> None:
                 pools={"rollout": PoolPolicy()},
                 proxies=(ProxySettings(name="a", kind="sglang", admin_url=router.url, pools=("rollout",)),),
             )
-            provider = FrameworkProvider(group.get_addr, lambda: [engine.name for engine in group.all_engines])
+            provider = FrameworkProvider.by_name(group.get_addr, lambda: [engine.name for engine in group.all_engines])
             async with build(settings, directory / ".rollbook", environ=os.environ, provider=provider) as built:
                 running = asyncio.create_task(built.run())
                 try:

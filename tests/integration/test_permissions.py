@@ -12,9 +12,11 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.nats import DEADLINE
 from support.until import until
+from support.xtuner import group
 
 from rollbook.adapters.clock import SystemClock
 from rollbook.adapters.health import HealthMonitor, HealthPolicy
@@ -24,6 +26,8 @@ from rollbook.adapters.jetstream.client import NotPermitted
 from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.jetstream.log import JetStreamLog
 from rollbook.adapters.jetstream.provision import provision
+from rollbook.adapters.listeners.validating import NotValidated
+from rollbook.adapters.listeners.xtuner import XtunerListener
 from rollbook.adapters.publisher import Publisher, Superseded
 from rollbook.adapters.static import StaticProvider
 from rollbook.events import (
@@ -486,3 +490,20 @@ async def test_up_runs_as_the_controller_and_shows_itself(server, tmp_path):
     finally:
         process.kill()
         process.wait()
+
+
+async def test_a_frameworks_listener_needs_no_more_than_a_publisher_except_to_verify(server, stream):
+    listener = await asyncio.to_thread(XtunerListener, FLEET, connection(server, "publisher"))
+    try:
+        assert await asyncio.to_thread(listener.wait_until_followed, DEADLINE)
+        listener.on_worker_group_inactive(group(0))  # life 1, which it knows from the log
+        listener.on_worker_group_recovered(group(0))
+        assert await listener.publisher.aflush(DEADLINE)
+        facts = JetStreamLog(stream, FLEET)
+        last = await facts.last(f"rollbook.{FLEET}.worker.{W}")
+        assert b'"incarnation":2' in last.payload
+        await append(stream, msgspec.structs.replace(OUTCOME, incarnation=2))
+        with pytest.raises(NotValidated, match=r"nobody verified the proxies: NATS does not permit user 'publisher'"):
+            await asyncio.to_thread(listener.validate_registered_workers_to_proxy, DEADLINE)
+    finally:
+        await asyncio.to_thread(listener.close)

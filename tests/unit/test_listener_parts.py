@@ -52,7 +52,7 @@ async def test_every_look_up_asks_the_framework():
         asked.append(name)
         return known[name]
 
-    provider = FrameworkProvider(get_addr, lambda: known)
+    provider = FrameworkProvider.by_name(get_addr, lambda: known)
     assert await provider.get_addr("w") == A
     known["w"] = "10.0.0.1:8001"
     assert (await provider.get_addr("w")).port == 8001
@@ -74,7 +74,7 @@ async def test_every_look_up_asks_the_framework():
 
 async def test_a_framework_that_hangs_or_fails_is_unknown_and_never_no():
     gate = threading.Event()
-    provider = FrameworkProvider(lambda _: gate.wait(60), list, deadline=0.05)
+    provider = FrameworkProvider.by_name(lambda _: gate.wait(60), list, deadline=0.05)
     for _ in range(2):
         with pytest.raises(ProviderUnavailable, match="no answer from the framework"):
             await provider.locate(["w"])
@@ -84,7 +84,22 @@ async def test_a_framework_that_hangs_or_fails_is_unknown_and_never_no():
         raise RuntimeError("the actor is gone")
 
     with pytest.raises(ProviderUnavailable, match="the actor is gone"):
-        await FrameworkProvider(broken, list).locate(["w"])
+        await FrameworkProvider.by_name(broken, list).locate(["w"])
+
+
+async def test_a_framework_that_tells_all_at_once_is_asked_once_for_each_look_up():
+    """I6."""
+    asked = []
+
+    def everybody():
+        asked.append(1)
+        return {"w": A, "x": None}
+
+    provider = FrameworkProvider.of_all(everybody)
+    located = await provider.locate(["w", "x", "stranger"])
+    assert {name: one.addresses for name, one in located.items()} == {"w": {"primary": A}, "x": {}}
+    assert [worker.name for worker in await provider.list_workers()] == ["w", "x"]
+    assert len(asked) == 2
 
 
 async def test_xtuners_registry_gives_server_and_session_as_named_addresses():

@@ -2,7 +2,7 @@
 
 Their monitor kills the actors of an engine that fails its check, and calls `on_engine_failure(server_group, id)`. An
 engine is a cell of as many workers as it has nodes; the first takes the requests. Their own look-up by name makes a
-provider: `FrameworkProvider(get_addr, names)`.
+provider: `FrameworkProvider.by_name(get_addr, names)`.
 """
 
 from __future__ import annotations

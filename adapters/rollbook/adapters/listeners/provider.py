@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+import contextlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from rollbook.adapters.ray.border import RayThread
@@ -18,7 +19,8 @@ from rollbook.projections.ports import (
     WorkerUnreachable,
 )
 
-T = TypeVar("T")
+Look = Callable[[Sequence[str] | None], Mapping[str, Any]]
+"""What the framework answers about workers of these names, or about everybody; without those it does not know."""
 
 DEADLINE: Final = 2.5
 """Seconds for one look-up; less than `reconcile.call_deadline`."""
@@ -28,24 +30,46 @@ _ANY: Final = 0
 
 
 class FrameworkProvider:
-    """Asks `get_addr(worker_name)` of the framework at every look-up, and `names()` for who is there. Caches nothing.
+    """Asks the framework at every look-up, and caches nothing. Made by `by_name` or `of_all`.
 
-    `get_addr` answers an address, or several by name, of which `primary` takes the requests; None for a worker that is
-    dead or has none yet; and raises `KeyError` for one that it does not know. An address is a URL, `host:port`, a pair,
-    or anything with `host` and `port`. Both functions may block: they run on a thread, for `deadline` seconds at most.
+    For each worker the framework answers an address, or several by name, of which `primary` takes the requests; None
+    for one that is dead or has none yet. An address is a URL, `host:port`, a pair, or anything with `host` and `port`.
+    Its functions may block: they run on a thread, one look-up after the other, for `deadline` seconds at most.
     """
 
-    def __init__(
-        self, get_addr: Callable[[str], Any], names: Callable[[], Iterable[str]], *, deadline: float = DEADLINE
-    ) -> None:
-        self._get_addr = get_addr
-        self._names = names
+    def __init__(self, look: Look, deadline: float) -> None:
+        self._look = look
         self._deadline = deadline
         self._thread = RayThread()
 
+    @classmethod
+    def by_name(
+        cls, get_addr: Callable[[str], Any], names: Callable[[], Iterable[str]], *, deadline: float = DEADLINE
+    ) -> Self:
+        """`get_addr(worker_name)` is asked for each, with `KeyError` for a stranger; `names()` says who is there."""
+
+        def look(wanted: Sequence[str] | None) -> dict[str, Any]:
+            found: dict[str, Any] = {}
+            for name in names() if wanted is None else wanted:
+                with contextlib.suppress(KeyError):
+                    found[name] = get_addr(name)
+            return found
+
+        return cls(look, deadline)
+
+    @classmethod
+    def of_all(cls, everybody: Callable[[], Mapping[str, Any]], *, deadline: float = DEADLINE) -> Self:
+        """`everybody()` answers for all workers at once, by name."""
+
+        def look(wanted: Sequence[str] | None) -> Mapping[str, Any]:
+            known = everybody()
+            return known if wanted is None else {name: known[name] for name in wanted if name in known}
+
+        return cls(look, deadline)
+
     async def get_addr(self, worker_name: str) -> HostAndPort:
         """The primary address now. Raises `UnknownWorker`, `WorkerUnreachable` or `ProviderUnavailable`."""
-        known = await self._ask(lambda: self._look([worker_name]))
+        known = await self._ask([worker_name])
         if worker_name not in known:
             raise UnknownWorker(f"the framework knows no worker {worker_name!r}")
         if PRIMARY not in known[worker_name]:
@@ -54,29 +78,23 @@ class FrameworkProvider:
 
     async def locate(self, names: Iterable[str]) -> dict[str, Located]:
         """All that it knows of `names`; unknown ones are left out. Raises `ProviderUnavailable`."""
-        wanted = list(names)
-        known = await self._ask(lambda: self._look(wanted))
+        known = await self._ask(list(names))
         return {name: Located(addresses, _ANY) for name, addresses in known.items()}
 
     async def list_workers(self) -> list[ProviderWorker]:
         """Every worker that it knows; alive are those with an address. Raises `ProviderUnavailable`."""
-        known = await self._ask(lambda: self._look(list(self._names())))
+        known = await self._ask(None)
         return [ProviderWorker(name, _ANY, alive=bool(addresses)) for name, addresses in known.items()]
 
-    def _look(self, names: list[str]) -> dict[str, dict[str, HostAndPort]]:
-        found: dict[str, dict[str, HostAndPort]] = {}
-        for name in names:
-            try:
-                found[name] = named_addresses(self._get_addr(name))
-            except KeyError:
-                continue
-        return found
+    async def _ask(self, wanted: Sequence[str] | None) -> dict[str, dict[str, HostAndPort]]:
+        """Look on the thread, after the look-ups before; while one hangs, there is no answer."""
 
-    async def _ask(self, look: Callable[[], T]) -> T:
-        """Run `look` on the thread, after those before it; while one hangs, there is no answer."""
+        def work() -> dict[str, dict[str, HostAndPort]]:
+            return {name: named_addresses(answer) for name, answer in self._look(wanted).items()}
+
         try:
             async with asyncio.timeout(self._deadline):
-                return await asyncio.wrap_future(self._thread.submit(look))
+                return await asyncio.wrap_future(self._thread.submit(work))
         except TimeoutError as exc:
             raise ProviderUnavailable(f"no answer from the framework within {self._deadline:g} s") from exc
         except Exception as exc:
@@ -101,10 +119,10 @@ def address(one: object) -> HostAndPort:
             return parse_host_and_port(_netloc(one) if "//" in one else one)
         case (str(host), int(port)):
             return HostAndPort(host, port)
-    try:
-        return HostAndPort(str(one.host), int(one.port))  # type: ignore[attr-defined] # pyright: ignore[reportAttributeAccessIssue]
-    except (AttributeError, TypeError) as exc:
-        raise ValueError(f"{one!r} is no address; give a URL, host:port or a pair") from exc
+        case _ if isinstance(name := getattr(one, "host", None), str):
+            return HostAndPort(name, int(getattr(one, "port", 0)))
+        case _:
+            raise ValueError(f"{one!r} is no address; give a URL, host:port or a pair")
 
 
 def _netloc(url: str) -> str:

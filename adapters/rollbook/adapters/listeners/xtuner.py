@@ -209,14 +209,13 @@ def xtuner_provider(groups: Callable[[], Iterable[WorkerGroup]], pool: str = POO
     `groups` is called at every look-up, on a thread; it may ask XTuner's rollout controller with `ray.get`.
     """
 
-    def registry() -> dict[str, RolloutWorker]:
-        return {name: worker for group in groups() for name, worker in workers_by_name(group, pool).items()}
+    def everybody() -> dict[str, dict[str, str | None]]:
+        named = {name: worker for group in groups() for name, worker in workers_by_name(group, pool).items()}
+        return {
+            name: {"primary": worker.url or None, SESSION: worker.session_url or None} for name, worker in named.items()
+        }
 
-    def get_addr(name: str) -> dict[str, str | None]:
-        worker = registry()[name]
-        return {"primary": worker.url or None, SESSION: worker.session_url or None}
-
-    return FrameworkProvider(get_addr, registry)
+    return FrameworkProvider.of_all(everybody)
 
 
 def require_proxy(settings: Settings, *managers: Any, pool: str = POOL) -> Settings:
