@@ -8,6 +8,7 @@ import threading
 
 import pytest
 import structlog
+from support.core import TIME
 from support.nats import DEADLINE
 
 from rollbook.adapters.cli.exits import Exit
@@ -16,8 +17,8 @@ from rollbook.adapters.ids import UuidV7
 from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.jetstream.log import JetStreamLog
 from rollbook.adapters.jetstream.provision import provision
-from rollbook.adapters.waiting import NotInTime, async_wait_routed, wait_gone, wait_routed
-from rollbook.events import Codec, Deregistered, LeadershipTaken, Registered, RollbookError
+from rollbook.adapters.waiting import NotInTime, async_wait_gone, async_wait_routed, wait_gone, wait_routed
+from rollbook.events import Codec, Deregistered, LeadershipTaken, Registered, RollbookError, WorkerUp
 
 pytestmark = pytest.mark.integration
 
@@ -55,11 +56,15 @@ def say(stream, nats_server):
     """Store facts as a controller would."""
 
     def say(*facts):
-        ids, codec = UuidV7(), Codec(stream)
-        drafts = [codec.draft(fact, id=ids.new(), time="2026-01-01T00:00:00Z", publisher="test") for fact in facts]
-        asyncio.run(_with_client(nats_server, lambda client: JetStreamLog(client, stream).append(drafts)))
+        asyncio.run(_with_client(nats_server, lambda client: store(client, stream, *facts)))
 
     return say
+
+
+async def store(client, fleet, *facts):
+    ids, codec = UuidV7(), Codec(fleet)
+    drafts = [codec.draft(fact, id=ids.new(), time=TIME, publisher="test") for fact in facts]
+    await JetStreamLog(client, fleet).append(drafts)
 
 
 async def _with_client(nats_server, use):
@@ -244,6 +249,22 @@ async def test_a_trainer_waits_in_asyncio_and_without_a_log(known, nats_server):
         await async_wait_routed(timeout=1.0)
     with pytest.raises(NotInTime, match=r"not routed within 0\.5 s"):
         await async_wait_routed(timeout=0.5, fleet=f"{known}-other", connection=nats_server.url)
+
+
+async def test_a_trainer_waits_in_asyncio_until_a_life_is_gone(nats_client, known):
+    """A new life of the worker may be there already."""
+    await provision(nats_client, known, timeout=DEADLINE)
+    await store(nats_client, known, WorkerUp(worker=W, incarnation=1), registered())
+    gone = asyncio.create_task(async_wait_gone(worker=W, incarnation=1, timeout=DEADLINE))
+    with pytest.raises(NotInTime, match="0 of 1 gone within 1 s") as caught:
+        await async_wait_gone(worker=W, timeout=1.0)
+    assert caught.value.missing == {W: "a: registered (life 1, http://10.0.0.1:8000)"}
+    assert not gone.done()
+    again = WorkerUp(worker=W, incarnation=2), registered(incarnation=2)
+    await store(nats_client, known, registered(fact=Deregistered), *again)
+    assert (await gone).reached
+    with pytest.raises(NotInTime, match="0 of 1 gone"):
+        await async_wait_gone(worker=W, timeout=1.0)
 
 
 def test_a_trainer_that_was_not_told_the_fleet_is_told_so(monkeypatch):

@@ -14,8 +14,9 @@ from support.until import until
 from rollbook.adapters.jetstream.client import NotPermitted
 from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.memory.faults import ProxyFaults
+from rollbook.adapters.service import server
 from rollbook.adapters.service.client import BadRequest, Controllers, ControllerSilent, NoController, Refusal
-from rollbook.adapters.service.frames import PART
+from rollbook.adapters.service.frames import ALIVE, FRAME, PART
 from rollbook.adapters.service.messages import (
     INFO,
     PLAN,
@@ -312,18 +313,43 @@ async def test_a_request_ends_with_its_deadline(nats_client):
         await asyncio.wait_for(ended.wait(), DEADLINE)
 
 
-async def test_who_waits_hears_that_it_is_alive_and_when_it_is_not(nats_client):
+class Hearing(Controllers):
+    """Sets `long` when a sign of life comes later than `seconds` after the first one."""
+
+    def __init__(self, client, seconds):
+        super().__init__(client, FLEET)
+        self.long = asyncio.Event()
+        self._seconds = seconds
+        self._first = None
+
+    def _take(self, message, *more):
+        if (message.headers or {}).get(FRAME) == ALIVE:
+            now = asyncio.get_running_loop().time()
+            self._first = self._first or now
+            if now - self._first > self._seconds:
+                self.long.set()
+        return super()._take(message, *more)
+
+
+async def test_who_waits_hears_that_it_is_alive_and_when_it_is_not(nats_client, monkeypatch):
     """The controller ends in the middle of a request: whoever asked does not wait for the deadline."""
+    monkeypatch.setattr(server, "ALIVE_SECONDS", 0.05)
+    silence = 2.0
+    hearing = Hearing(nats_client, silence)
 
     async def wait(*_):
-        await asyncio.sleep(3.5)
+        begun.set()
+        await hearing.long.wait()
         return Number(number=1)
 
-    async with answering(nats_client, wait) as asking:
-        assert (await asking.ask(WAITING, Request(), silence=3.0)).number == 1
-        waiting = asyncio.create_task(asking.ask(WAITING, Request(), silence=3.0))
-        await asyncio.sleep(0.2)
-    with pytest.raises(ControllerSilent, match="no sign of life for 3 s"):
+    begun = asyncio.Event()
+    async with answering(nats_client, wait):
+        assert (await hearing.ask(WAITING, Request(), silence=silence)).number == 1
+        hearing.long.clear()
+        begun.clear()
+        waiting = asyncio.create_task(hearing.ask(WAITING, Request(), silence=silence))
+        await begun.wait()
+    with pytest.raises(ControllerSilent, match="no sign of life for 2 s"):
         await waiting
 
 
