@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 from support.nats import DEADLINE, NatsServer
@@ -73,7 +73,7 @@ class NatsCluster:
 
 
 @contextlib.contextmanager
-def running_cluster(directory: Path) -> Iterator[NatsCluster]:
+def running_cluster(directory: Path) -> Generator[NatsCluster]:
     cluster = NatsCluster(directory)
     try:
         yield cluster.start()

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 SECONDS = 90.0
@@ -22,7 +22,7 @@ def run_python(code: str, *arguments: str, check: bool = True) -> subprocess.Com
 
 
 @contextmanager
-def python_process(code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+def python_process(code: str, *arguments: str) -> Generator[subprocess.Popen[str]]:
     """Start it, with its stdout to read from and stdin to write to; it is killed at the end, if it still runs."""
     with subprocess.Popen(
         _command(code, arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=_environ()

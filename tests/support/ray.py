@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -61,7 +61,7 @@ Launch = Callable[..., RayWorkerManager]
 
 
 @contextlib.contextmanager
-def launched(server: NatsServer, fleet: str, *specs: WorkerSpec) -> Iterator[RayWorkerManager]:
+def launched(server: NatsServer, fleet: str, *specs: WorkerSpec) -> Generator[RayWorkerManager]:
     """A fleet with its stream, which is gone afterwards."""
     FleetStream(server.url, fleet).make()
     try:

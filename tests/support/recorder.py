@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
@@ -41,7 +41,7 @@ class Recorder:
 
 
 @contextmanager
-def recording(router_url: str) -> Iterator[Recorder]:
+def recording(router_url: str) -> Generator[Recorder]:
     """Forward to the router at `router_url`, on a free port of loopback."""
     target = urlsplit(router_url)
 
@@ -78,13 +78,13 @@ def recording(router_url: str) -> Iterator[Recorder]:
 
         do_GET = do_POST = do_DELETE = do_PUT = forward  # noqa: N815 - the names that the library calls
 
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name of the library's
             """Nothing: the recorder has it."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
 
-        def handle_error(self, *_: object) -> None:
+        def handle_error(self, request: object, client_address: object) -> None:
             """Nothing: a controller that is killed leaves its connections to themselves."""
 
     server = Server(("127.0.0.1", 0), Handler)

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from textwrap import dedent
@@ -102,7 +102,7 @@ class RouterProcess(ABC):
         self.start()
 
     @contextmanager
-    def stopped(self) -> Iterator[None]:
+    def stopped(self) -> Generator[None]:
         """Until the end of the block it does nothing, and its connections stay open."""
         assert self._process is not None
         os.killpg(self._process.pid, signal.SIGSTOP)
@@ -247,7 +247,7 @@ def need_haproxy() -> None:
 
 
 @contextmanager
-def running(router: R) -> Iterator[R]:
+def running(router: R) -> Generator[R]:
     try:
         router.start()
         yield router
@@ -256,7 +256,7 @@ def running(router: R) -> Iterator[R]:
 
 
 @contextmanager
-def running_router(directory: Path, *extra: str, flags: tuple[str, ...] = QUICK) -> Iterator[SglangRouter]:
+def running_router(directory: Path, *extra: str, flags: tuple[str, ...] = QUICK) -> Generator[SglangRouter]:
     with running(SglangRouter(directory, (*flags, *extra))) as router:
         yield router
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
@@ -280,7 +280,7 @@ R = TypeVar("R", bound=SmallRouter)
 
 
 @asynccontextmanager
-async def small_router(kind: type[R]) -> AsyncIterator[R]:
+async def small_router(kind: type[R]) -> AsyncGenerator[R]:
     router = kind()
     await router.start()
     try:

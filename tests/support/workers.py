@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, closing, suppress
 
 from aiohttp import web
@@ -83,7 +83,7 @@ class HttpWorker:
 
 
 @asynccontextmanager
-async def http_worker(name: str = "worker") -> AsyncIterator[HttpWorker]:
+async def http_worker(name: str = "worker") -> AsyncGenerator[HttpWorker]:
     worker = HttpWorker(name)
     await worker.start()
     try:
@@ -93,7 +93,7 @@ async def http_worker(name: str = "worker") -> AsyncIterator[HttpWorker]:
 
 
 @asynccontextmanager
-async def http_workers(count: int) -> AsyncIterator[list[HttpWorker]]:
+async def http_workers(count: int) -> AsyncGenerator[list[HttpWorker]]:
     workers = [HttpWorker(f"worker-{number}") for number in range(count)]
     try:
         for worker in workers:
@@ -105,7 +105,7 @@ async def http_workers(count: int) -> AsyncIterator[list[HttpWorker]]:
 
 
 @asynccontextmanager
-async def nobody_listens() -> AsyncIterator[str]:
+async def nobody_listens() -> AsyncGenerator[str]:
     """A URL that refuses connections, and that nobody else can get meanwhile."""
     with closing(socket.socket()) as held:
         held.bind(("127.0.0.1", 0))
@@ -115,7 +115,7 @@ async def nobody_listens() -> AsyncIterator[str]:
 @asynccontextmanager
 async def tcp_server(
     talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
-) -> AsyncIterator[str]:
+) -> AsyncGenerator[str]:
     """Something that listens on loopback and is no HTTP server; its connections end with it. Yields its URL."""
     open_connections: set[tuple[asyncio.Task[None] | None, asyncio.StreamWriter]] = set()
 
