@@ -7,9 +7,11 @@ before the first request, and does not now, should not have answered.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 
@@ -23,6 +25,11 @@ from rollbook.projections.worker import Phase
 WORKER_HEADER = "X-Rollbook-Worker"
 INCARNATION_HEADER = "X-Rollbook-Incarnation"
 """What any worker may answer with, to be known without its provider: its name and the number of its life."""
+
+LONGEST_SAID: Final = 200
+"""Letters of a name that anybody may have made up."""
+_LIFE: Final = re.compile(r"[1-9][0-9]{0,15}")
+"""As many digits as the largest has: Python reads no number of thousands."""
 
 
 class Verdict(StrEnum):
@@ -154,14 +161,20 @@ def identify(
         life = str(incarnation) if isinstance(incarnation, int) else None
     if name is None:
         return None
-    return Who(name[:200], int(life) if life is not None and life.isascii() and life.isdecimal() else None, name[:200])
+    name = _shown(name)
+    return Who(name, int(life) if life is not None and _LIFE.fullmatch(life) else None, name)
+
+
+def _shown(said: str) -> str:
+    """What can be shown and sent of it: a header may hold bytes that are no text."""
+    return said[:LONGEST_SAID].encode(errors="replace").decode()
 
 
 def _by_identity(header: str, said: str, identities: Mapping[str, Identity]) -> Who:
     for worker, identity in identities.items():
         if identity.header is not None and identity.header.lower() == header and identity.value == said:
-            return Who(worker, None, said)
-    return Who(None, None, said[:200])
+            return Who(worker, None, _shown(said))
+    return Who(None, None, _shown(said))
 
 
 def answerers(answers: Sequence[Who | None], before: Belonging, after: Belonging) -> tuple[Answerer, ...]:
