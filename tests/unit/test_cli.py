@@ -137,6 +137,8 @@ def test_help_loads_nothing_that_is_slow():
         (["init", "--fleet", "a b"], "rollbook: rollbook.toml: fleet: 'a b' cannot name a fleet"),
         (["init", "--fleet", "a\udc80b"], "rollbook: what is given cannot stand in a TOML file"),
         (["init", "-c", "no/where.toml"], "rollbook: no/where.toml cannot be written: No such file or directory"),
+        (["cordon", "w", "--reason", "  "], 'rollbook: Invalid value "  " for --reason. say why'),
+        (["hold", "--reason", ""], 'rollbook: Invalid value "" for --reason. say why'),
     ],
 )
 def test_wrong_usage_is_one_sentence_and_64(capsys, arguments, said):

@@ -33,8 +33,14 @@ if TYPE_CHECKING:
     from rollbook.adapters.bootstrap import Reader
     from rollbook.projections.fold import State
 
+
+def _says_why(_: type, reason: str) -> None:
+    if not reason.strip():
+        raise ValueError("say why: whoever reads the log at night has nothing else")
+
+
 Worker = Annotated[str, Parameter(help="Its name, such as rollout-3-0.")]
-Reason = Annotated[str, Parameter(help="Why, for whoever reads the log.")]
+Reason = Annotated[str, Parameter(help="Why, for whoever reads the log.", validator=_says_why)]
 By = Annotated[str | None, Parameter(help="Who decides; by default user@host.", show_default=False)]
 Yes = Annotated[
     bool, Parameter(negative=(), show_default=False, help="Do it also for a name that the log does not know.")
