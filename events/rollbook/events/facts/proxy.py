@@ -109,7 +109,7 @@ class ForeignRemoving(ForeignFact, frozen=True, kw_only=True, omit_defaults=True
     """The tag; left out if it has none."""
     worker: str | None = None
     """The tag; left out if it has none."""
-    incarnation: int | None = None
+    incarnation: Incarnation | None = None
     """The tag; left out if it has none."""
 
 
