@@ -140,7 +140,7 @@ def _tag(text: str | None) -> str | None:
 
 
 def _number(number: int | None) -> int | None:
-    return number if number is not None and abs(number) <= MAX_INTEGER else None
+    return number if number is not None and 1 <= number <= MAX_INTEGER else None
 
 
 async def _never() -> str | None:
