@@ -45,10 +45,10 @@ class Lives:
         """The life of `name` that is the present one at this moment is over, whenever this reaches the log."""
         with self._lock:
             life, known = self._lives.get(name), self._follow.look(name).incarnation
-            own = _number(life)
-            if life is not None and (life.being_numbered or (own is not None and own >= known)):
+            # In this order: the log may number it between the two questions.
+            if life is not None and (life.being_numbered or (life.incarnation or 0) >= max(known, 1)):
                 life.down(evidence=evidence, reason=reason)
-                self._ended[name] = own or life
+                self._ended[name] = life
                 return
             if known:
                 self._ended[name] = known
