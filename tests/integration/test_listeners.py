@@ -15,7 +15,7 @@ from rollbook.adapters.listeners.follow import Follow
 from rollbook.adapters.listeners.miles import MilesHook
 from rollbook.adapters.listeners.xtuner import XtunerListener
 from rollbook.adapters.publisher import Publisher
-from rollbook.events import WorkerDown, WorkerFact, WorkerResumed, WorkerSuspended, WorkerUp
+from rollbook.events import RollbookError, WorkerDown, WorkerFact, WorkerResumed, WorkerSuspended, WorkerUp
 from rollbook.projections.roster import Roster
 from rollbook.projections.worker import Phase
 
@@ -151,6 +151,18 @@ def test_without_any_server_every_call_returns_and_closing_says_what_was_not_sen
     listener.on_worker_group_inactive(pair(4))
     assert not listener.wait_until_followed(0)
     assert len(listener.close(0.1).unsent) == 5
+
+
+def test_it_is_made_from_the_environment_and_names_what_is_missing(stream):
+    environ = {"ROLLBOOK_FLEET": stream.fleet, "ROLLBOOK_NATS_URL": stream.url}
+    with XtunerListener.from_env(environ, pool="judge", evidence="actor_dead") as listener:
+        listener.on_worker_groups_started([GROUP])
+        listener.on_worker_group_inactive(GROUP)
+        assert listener.publisher.flush(30)
+    assert told(stream) == [("Up", "judge-3-0", 1), ("Down", "judge-3-0", 1)]
+    assert stream.lines()[-1].fact.evidence == "actor_dead"
+    with pytest.raises(RollbookError, match="ROLLBOOK_NATS_URL is not set"):
+        XtunerListener.from_env({"ROLLBOOK_FLEET": "f"})
 
 
 def test_a_group_of_several_is_a_cell_with_one_number_for_each_start(stream, listener):
