@@ -8,33 +8,19 @@ provider: `FrameworkProvider.by_name(get_addr, names)`.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, Self
+from typing import Any, Final
 
-from rollbook.adapters.jetstream.connection import Connection
-from rollbook.adapters.listeners.follow import Follow
-from rollbook.adapters.listeners.lives import Lives
-from rollbook.adapters.publisher import Flushed, Publisher
+from rollbook.adapters.listeners.listener import Listener
 from rollbook.adapters.publisher.life import Identity
-from rollbook.events import validate_name
 
-POOL: Final = "rollout"
 _REASON: Final = "the rollout health monitor killed its engine"
 
 
-class MilesHook:
-    """Says what their health monitor finds and their recovery does. `connection` is a `Connection` or a URL.
+class MilesHook(Listener):
+    """Says what their health monitor finds and their recovery does. Every method returns at once.
 
-    Workers are `<pool>-<engine>-<node>`. Every method returns at once. Raises what `Publisher` raises.
+    Workers are `<pool>-<engine>-<node>`. Otherwise as `Listener`.
     """
-
-    def __init__(
-        self, fleet: str, connection: Connection | str, *, pool: str = POOL, outbox: str | None = None
-    ) -> None:
-        self._pool = validate_name("pool", pool)
-        self.publisher = Publisher(fleet, connection, outbox=outbox)
-        """For everything else that the trainer has to say."""
-        self._follow = Follow(fleet, connection)
-        self._lives = Lives(self.publisher, self._follow)
 
     def on_engine_failure(self, server_group: Any, rollout_engine_id: int) -> None:
         """The engine was killed: the lives of this moment are down. Has the shape of the monitor's callback."""
@@ -56,17 +42,6 @@ class MilesHook:
     def on_resume(self, server_group: Any, rollout_engine_ids: Iterable[int]) -> None:
         """Beside the monitor's `resume()`: they are back."""
         self.publisher.resume(self._all(server_group, rollout_engine_ids))
-
-    def close(self, timeout: float = 10.0) -> Flushed:
-        """Send what is waiting, and let go of threads and connections; says what has not been sent."""
-        self._follow.stop()
-        return self.publisher.close(timeout)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _names(self, server_group: Any, engine: int) -> list[str]:
         nodes = int(getattr(server_group, "nodes_per_engine", 1))

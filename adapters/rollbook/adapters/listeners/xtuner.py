@@ -7,25 +7,21 @@ nothing is remembered about what is registered.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Protocol
 
 import msgspec
 import structlog
 
 from rollbook.adapters.jetstream.connection import Connection
-from rollbook.adapters.listeners.follow import Follow
-from rollbook.adapters.listeners.lives import Lives
+from rollbook.adapters.listeners.listener import POOL, Listener
 from rollbook.adapters.listeners.provider import FrameworkProvider
 from rollbook.adapters.listeners.validating import block_on, validate
-from rollbook.adapters.publisher import Flushed, Publisher
 from rollbook.adapters.publisher.life import Identity
 from rollbook.adapters.settings import ConfigError, Settings
-from rollbook.events import Evidence, RollbookError, validate_name
+from rollbook.events import Evidence
 from rollbook.projections.waiting import Goal
 
-POOL: Final = "rollout"
 SESSION: Final = "session"
 """Name of the address that XTuner registers; a pool's `url` is `http://{session}` then. `primary` is the server's."""
 VALIDATE_SECONDS: Final = 300.0
@@ -72,12 +68,11 @@ class WorkerGroup(Protocol):
         ...
 
 
-class XtunerListener:
-    """One of XTuner's worker lifecycle listeners. `connection` is a `Connection` or a URL.
+class XtunerListener(Listener):
+    """One of XTuner's worker lifecycle listeners.
 
     `pool` names the workers, as `<pool>-<first rank of the group>-<place in the group>`. `evidence` is how sure a call
-    of `on_worker_group_inactive` is. Making one waits for nothing. Raises `InvalidName`, `LogError` (a wrong URL),
-    `OutboxInUse` or `OutboxUnusable`.
+    of `on_worker_group_inactive` is. Otherwise as `Listener`.
     """
 
     def __init__(
@@ -89,29 +84,10 @@ class XtunerListener:
         evidence: Evidence = "unhealthy",
         outbox: str | None = None,
     ) -> None:
-        self._pool = validate_name("pool", pool)
+        super().__init__(fleet, connection, pool=pool, outbox=outbox)
         self._evidence: Evidence = evidence
-        self._connection = Connection(url=connection) if isinstance(connection, str) else connection
-        self._fleet = fleet
-        self.publisher = Publisher(fleet, self._connection, outbox=outbox)
-        """For everything else that the trainer has to say."""
-        self._follow = Follow(fleet, self._connection)
-        self._lives = Lives(self.publisher, self._follow)
         self._serving: dict[str, None] = {}
         """The entrypoints that should be registered, by XTuner's word."""
-
-    @classmethod
-    def from_env(cls, environ: Mapping[str, str] = os.environ, **options: Any) -> Self:
-        """From ROLLBOOK_FLEET, ROLLBOOK_NATS_URL with its credentials, and ROLLBOOK_OUTBOX if it is set."""
-        for variable in ("ROLLBOOK_FLEET", "ROLLBOOK_NATS_URL"):
-            if not environ.get(variable):
-                raise RollbookError(
-                    f"{variable} is not set; XTuner's runtime_env has to hand it to the rollout controller"
-                )
-        options.setdefault("outbox", environ.get("ROLLBOOK_OUTBOX") or None)
-        return cls(environ["ROLLBOOK_FLEET"], Connection.from_env(environ), **options)
-
-    # ------------------------------------------------------------ XTuner's calls
 
     def on_worker_groups_started(self, groups: Iterable[WorkerGroup]) -> None:
         """They were launched and serve: where XTuner has registered all session URLs anew."""
@@ -152,23 +128,6 @@ class XtunerListener:
         )
         block_on(checks)
         _log.info("xtuner.validated", pool=self._pool, workers=goal.at_least)
-
-    # ------------------------------------------------------------ the rest
-
-    def wait_until_followed(self, timeout: float) -> bool:
-        """Wait until the log was read to its end once; False after `timeout` seconds. No call needs it."""
-        return self._follow.wait(timeout)
-
-    def close(self, timeout: float = 10.0) -> Flushed:
-        """Send what is waiting, and let go of threads and connections; says what has not been sent."""
-        self._follow.stop()
-        return self.publisher.close(timeout)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _said(self, group: WorkerGroup, *, anew: bool) -> list[tuple[str, Identity]]:
         """Each worker's name and what a fact has to say about its place. `anew`: the cell was started again."""
