@@ -333,6 +333,31 @@ def test_an_unknown_fact_that_nobody_could_read_later_is_not_kept(data, reason):
     assert refused(payload) == reason
 
 
+@pytest.mark.parametrize("frames", [0, 300])
+@pytest.mark.parametrize(
+    ("value", "good"),
+    [
+        (b"[" * 398 + b"]" * 398, True),
+        (b"[" * 399 + b"]" * 399, False),
+        (b'{"a":' * 399 + b"1" + b"}" * 399, False),
+        (b"[" + b"[],{}," * 500 + b"1]", True),
+        (b'"' + b'\\"[{' * 500 + b'"', True),
+    ],
+    ids=["deep", "deeper", "objects", "wide", "text"],
+)
+def test_i5_how_deep_a_fact_may_nest_is_not_for_the_readers_stack_to_say(value, good, frames):
+    made = envelope()
+    made["data"] = made["data"] | {"more": "MORE"}
+    payload = json.dumps(made).encode().replace(b'"MORE"', value)
+
+    def read(frames):
+        if frames:
+            return read(frames - 1)
+        return decode(payload).fact == EXAMPLES[UP] if good else refused(payload) == "not_json"
+
+    assert read(frames)
+
+
 # ---------------------------------------------------------------- what earlier versions wrote
 
 

@@ -6,6 +6,7 @@ explained in full by `_explain`, which only bad input pays for. Older versions a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Annotated, Any, Final
@@ -21,6 +22,13 @@ from rollbook.events.upcasters import UPCASTERS, Upcaster
 
 MAX_PAYLOAD: Final = 900_000
 """Bytes. NATS takes 1 MiB with headers; a larger fact is refused before it is sent and quarantined when read."""
+
+DEEPEST: Final = 400
+"""Levels of brackets inside each other. Without a bound of our own it is the reader's stack that says how many can be
+read, and two readers of one log would not agree about a fact [I5]."""
+
+_STRINGS: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_BRACKETS: Final = re.compile(rb"[\[\]{}]")
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
@@ -111,6 +119,8 @@ class Codec:
             raise Undecodable("too_large", f"{len(payload)} bytes; {MAX_PAYLOAD} are allowed")
         try:
             envelope = _envelope.decode(payload)
+            if len(payload) > 2 * DEEPEST and _too_deep(payload):
+                raise Undecodable("not_json", f"it nests deeper than {DEEPEST} levels")
             if envelope.specversion != "1.0":
                 raise Undecodable("wrong_specversion", f"specversion {envelope.specversion[:40]!r}; expected '1.0'")
             decoder = _decoders.get(envelope.type)
@@ -167,6 +177,18 @@ class Codec:
         if strange or not envelope.subject == place.entity == about:
             told = f"envelope says {envelope.type!r} about {_shown(envelope.subject)}, its data {_shown(about)}"
             raise Undecodable("subject_mismatch", f"{told}, but it was published on {_shown(subject)}")
+
+
+def _too_deep(payload: bytes) -> bool:
+    """Whether it nests deeper than `DEEPEST`; few have so many brackets that they need to be looked at one by one."""
+    if payload.count(b"[") + payload.count(b"{") <= DEEPEST:
+        return False
+    depth = 0
+    for bracket in _BRACKETS.findall(_STRINGS.sub(b"", payload)):
+        depth += 1 if bracket in b"[{" else -1
+        if depth > DEEPEST:
+            return True
+    return False
 
 
 def _shown(text: str | None) -> str:
