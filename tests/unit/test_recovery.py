@@ -165,7 +165,10 @@ async def test_snapshots_that_the_log_does_not_confirm_are_passed_over():
     fleet.log.lose_tail(first + 1)
     await fleet.start("three")
     told = [(event, keys.get("reason", "")[:35]) for event, keys in fleet.told if event.startswith("snapshot.re")]
-    assert told[-2:] == [("snapshot.refused", f"the log ends at {first + 1}: it lost its tail"), ("snapshot.restored", "")]
+    assert told[-2:] == [
+        ("snapshot.refused", f"the log ends at {first + 1}: it lost its tail"),
+        ("snapshot.restored", ""),
+    ]
     await fleet.stop()
     fleet.log.lose_tail(first)
     for number in range(9):

@@ -117,7 +117,7 @@ class FencedWriter:
 
     async def _append(self, drafts: list[Draft]) -> list[int]:
         while True:
-            # Also of who was refused before: by then it knows the successor's sequence, and the log would take its word.
+            # Also of who was refused before: by then it knows the successor's sequence, and the log believes it.
             self._stand_down_if_outranked()
             self._authority.require()
             try:
