@@ -162,9 +162,7 @@ async def _settled(client: Client, name: str, timeout: float) -> None:
                     return
                 await asyncio.sleep(_LOOK)
     except TimeoutError as exc:
-        raise LogUnavailable(
-            f"stream {name} is not on its new replicas within {timeout:g} s; try again"
-        ) from exc
+        raise LogUnavailable(f"stream {name} is not on its new replicas within {timeout:g} s; try again") from exc
 
 
 async def _existing(client: Client, name: str, timeout: float) -> Settings | None:
