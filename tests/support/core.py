@@ -36,7 +36,7 @@ class Book:
 def bare(roster: Roster) -> bytes:
     """All that a roster holds, without the ids that it remembers."""
     copy = msgspec.msgpack.decode(msgspec.msgpack.encode(roster), type=Roster)
-    copy.recent = {}
+    copy.recent, copy.decided = {}, {}
     return msgspec.msgpack.encode(copy)
 
 

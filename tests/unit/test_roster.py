@@ -1,11 +1,16 @@
 """The roster's fold, fact by fact: lives, marks, operators' decisions, cells, weights."""
 
+import random
+
 import pytest
 from support.core import Book, bare
 
 from rollbook.events import (
     CellDeclared,
     DrainRequested,
+    FleetObserved,
+    FleetStarted,
+    ObservedWorker,
     ReconcileHeld,
     ReconcileReleased,
     RecoveryFailed,
@@ -24,12 +29,18 @@ from rollbook.events import (
     WorkerUncordoned,
     WorkerUp,
 )
-from rollbook.projections.roster import REMEMBERED_IDS, Decision
+from rollbook.projections.repetition import REMEMBERED_IDS, repeated
+from rollbook.projections.roster import MOST_OBSERVERS, Decision
 from rollbook.projections.transitions import NOT_SEEN
 from rollbook.projections.worker import Phase
 
 W = "rollout-0-0"
 BY = {"by": "ann", "why": "test"}
+WORKER_FACTS = (
+    WorkerStarted, WorkerUp, WorkerDown, WorkerSuspected, WorkerSuspended, WorkerResumed, WorkerDraining, WorkerRetired,
+    WeightsLoaded, RecoveryStarted,
+)  # fmt: skip
+DECISIONS = (WorkerCordoned, WorkerUncordoned, WorkerForgotten, DrainRequested)
 
 
 def up(incarnation=1, worker=W, **fields):
@@ -128,6 +139,57 @@ def test_ids_are_remembered_for_operators_and_the_fleet_too():
     assert book.say(WorkerCordoned(worker=W, **BY), "c").ignored == "a repeated id"
     assert book.say(WeightsPublished(pool="rollout", version=2), "w").ignored == "a repeated id"
     assert book.roster.bars == {"rollout": 1}
+
+
+def test_ids_of_lives_that_no_fact_can_change_are_not_kept():
+    """Where names are never used again, the state and its snapshots would grow by 32 ids for each, for ever."""
+    book = Book()
+    book.all(up(), up(worker="other"), WorkerCordoned(worker=W, **BY), WorkerRetired(worker=W, incarnation=1))
+    assert set(book.roster.recent) == {"other"}
+    book.all(WorkerForgotten(worker="other", **BY))
+    assert book.roster.recent == {}
+    book.all(up(worker="late"), down(), FleetStarted(run_id="two"))
+    assert set(book.roster.recent) == {""}
+    assert set(book.roster.decided) == {W, "other"}
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_comes_again_changes_nothing_though_not_all_ids_are_kept(seed):
+    rng = random.Random(seed)
+    book, kept, told = Book(), {}, {}
+    for number in range(150):
+        fact_id = rng.choice(list(told)) if told and rng.random() < 0.3 else f"n{number}"
+        fact = told.setdefault(fact_id, any_fact(rng, book))
+        about = getattr(fact, "worker", "")
+        again = repeated(kept, f"{about} {fact.FAMILY}", fact_id)
+        before = bare(book.roster)
+        book.say(fact, fact_id)
+        assert not again or bare(book.roster) == before, fact
+
+
+def any_fact(rng, book):
+    worker, incarnation, seen = rng.choice([W, "other"]), rng.randint(1, 4), rng.randint(0, book.sequence)
+    about = {"worker": worker, "incarnation": incarnation, "seen": seen}
+    kind = rng.choice([*WORKER_FACTS, *DECISIONS, FleetStarted, FleetObserved])
+    if kind in DECISIONS:
+        return kind(worker=worker, **BY)
+    if kind is FleetStarted:
+        return kind(run_id=rng.choice("abc"))
+    if kind is FleetObserved:
+        listed = (ObservedWorker(worker, incarnation, True),) if rng.random() < 0.5 else ()
+        return kind(observer=rng.choice("xy"), pools=("rollout",), as_of=seen, workers=listed)
+    more = {WorkerDown: {"evidence": rng.choice(["exited", "timeout"])}, WeightsLoaded: {"version": 1}}
+    return kind(**about, **more.get(kind, {}))
+
+
+def test_so_many_observers_are_remembered():
+    book = Book()
+    book.all(*(up(worker=f"w-{number}-0") for number in range(3)))
+    for number in range(MOST_OBSERVERS + 5):
+        book.say(FleetObserved(observer=f"o{number}", pools=("rollout",), as_of=1 + number, workers=()))
+        book.say(FleetObserved(observer="always", pools=("rollout",), as_of=1 + number, workers=()))
+    assert len(book.roster.observers) == MOST_OBSERVERS
+    assert {"always", f"o{MOST_OBSERVERS + 4}"} <= book.roster.observers.keys()
 
 
 # ---------------------------------------------------------------- what a new life keeps

@@ -41,11 +41,12 @@ from rollbook.events import (
 )
 from rollbook.events.facts import DIRECT_EVIDENCE
 from rollbook.projections.recovery import claims
+from rollbook.projections.repetition import Remembered, repeated
 from rollbook.projections.transitions import NOT_SEEN, STALE, Relation, relate, rule
 from rollbook.projections.worker import LIVE, Decision, Phase, Suspension, Worker, new_worker
 
-REMEMBERED_IDS: Final = 32
-"""Per worker: how far back a repeated id is recognised once the server's duplicate window has passed."""
+MOST_OBSERVERS: Final = 256
+"""Observers whose last listing is remembered; whoever was silent for longest is forgotten first."""
 
 LONGEST_KEPT: Final = 500
 """Letters of a reason. One fact may bring 900 KB, and retire every worker with it: no snapshot would hold that."""
@@ -101,33 +102,26 @@ class Roster(msgspec.Struct, gc=False):
     ended: bool = False
     ending: Decision | None = None
     """Who ended the run that has ended, and why."""
-    recent: dict[str, dict[str, None]] = {}
-    """The last ids of every worker, and of the fleet under `""`."""
+    recent: Remembered = {}
+    """The last ids of every worker's own facts, and of the fleet's under `""`. Of a life that is retired, and of whom
+    an operator had forgotten, no fact changes anything any more: their ids are not kept."""
+    decided: Remembered = {}
+    """The last ids of operators' facts about every worker."""
 
     def apply(self, recorded: Recorded) -> Change:
         """Fold one fact in. Facts of the proxy and quarantine families are not the roster's and change nothing."""
         fact = recorded.fact
         if isinstance(fact, WorkerFact):
-            if self._repeated(fact.worker, recorded.id):
+            if repeated(self.recent, fact.worker, recorded.id):
                 return _DUPLICATE
             return self._worker(fact, fact.incarnation, recorded)
         if isinstance(fact, OperatorWorkerFact):
-            return _DUPLICATE if self._repeated(fact.worker, recorded.id) else self._operator(fact, recorded)
+            if repeated(self.decided, fact.worker, recorded.id):
+                return _DUPLICATE
+            return self._operator(fact, recorded)
         if fact.FAMILY not in {"fleet", "operator"}:
             return NOTHING
-        return _DUPLICATE if self._repeated(_FLEET, recorded.id) else self._fleet(fact, recorded)
-
-    def _repeated(self, entity: str, fact_id: str) -> bool:
-        seen = self.recent.get(entity)
-        if seen is None:
-            self.recent[entity] = {fact_id: None}
-            return False
-        if fact_id in seen:
-            return True
-        seen[fact_id] = None
-        if len(seen) > REMEMBERED_IDS:
-            del seen[next(iter(seen))]
-        return False
+        return _DUPLICATE if repeated(self.recent, _FLEET, recorded.id) else self._fleet(fact, recorded)
 
     # -------------------------------------------------------------- one worker
 
@@ -186,6 +180,8 @@ class Roster(msgspec.Struct, gc=False):
         if phase not in LIVE:
             worker.suspicion = None
             worker.suspension = None
+        if phase is Phase.RETIRED:
+            self.recent.pop(worker.name, None)
 
     def _place(self, worker: Worker, before: tuple[str | None, str | None]) -> Iterable[str]:
         """Keep the index of cells; return whom the worker left behind if it moved to another cell."""
@@ -248,6 +244,7 @@ class Roster(msgspec.Struct, gc=False):
         worker = self.workers.pop(name, None)
         if worker is None:
             return Change(ignored="nothing is known of this worker")
+        self.recent.pop(name, None)
         self.tombstones[name] = worker.incarnation
         self.forgotten[name] = decision
         return Change((name, *self._unplace(name, _cell_key(worker.pool, worker.cell))))
@@ -292,7 +289,9 @@ class Roster(msgspec.Struct, gc=False):
         self.run_id, self.ended, self.ending = fact.run_id, False, None
         self.bars.clear()
         self.declared.clear()  # its cells may be numbered from 1 again
-        return self._retire_all(f"run {shortened(fact.run_id)} began", recorded)
+        change = self._retire_all(f"run {shortened(fact.run_id)} began", recorded)
+        self.recent = {name: ids for name, ids in self.recent.items() if name == _FLEET}
+        return change
 
     def _run_ended(self, fact: FleetEnded, recorded: Recorded) -> Change:
         if self.run_id not in {None, fact.run_id}:
@@ -317,7 +316,10 @@ class Roster(msgspec.Struct, gc=False):
             return Change(ignored="a listing that began after it was published: as_of is no sequence of this log")
         if fact.as_of <= self.observers.get(fact.observer, -1):
             return Change(ignored="an older listing than this observer's last")
+        self.observers.pop(fact.observer, None)
         self.observers[fact.observer] = fact.as_of
+        if len(self.observers) > MOST_OBSERVERS:
+            del self.observers[next(iter(self.observers))]
         listed = {line.worker: line for line in fact.workers}
         touched: dict[str, None] = {}
         for line in fact.workers:
@@ -410,4 +412,4 @@ def _drain(worker: Worker, fact: WorkerDraining | DrainRequested, sequence: int)
         worker.reason = f"asked for by {worker.drain.by}: {worker.drain.why}"
 
 
-__all__ = ["NOTHING", "REMEMBERED_IDS", "STALE", "Cell", "Change", "Decision", "Roster"]
+__all__ = ["NOTHING", "STALE", "Cell", "Change", "Decision", "Roster"]
