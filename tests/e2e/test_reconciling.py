@@ -1,38 +1,17 @@
 """The reconciliation commands as an operator runs them: real processes, a real router, workers that answer HTTP."""
 
 import json
-import os
 import subprocess
-import sys
-import time
 import urllib.request
 
 import pytest
+from support.programs import PATIENCE, ROLLBOOK, demo_workers, environment, wait_until
 from support.routers import running_router
 
 pytestmark = [pytest.mark.e2e, pytest.mark.router]
 
-PATIENCE = 90.0
-"""Seconds for anything that another process does; the machine may be busy."""
-
-WORKERS = """
-import asyncio
-from rollbook.adapters.demo.worker import serve
-
-async def main():
-    async with serve("rollout-0-0", 1) as a, serve("rollout-1-0", 1) as b, serve("rollout-2-0", 1) as c:
-        print(a, b, c, flush=True)
-        await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
 A, B, C = NAMES = ("rollout-0-0", "rollout-1-0", "rollout-2-0")
 WHY = ("--reason", "test")
-
-
-def environment(**more):
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("ROLLBOOK_")}
-    return clean | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "NO_COLOR": "1"} | more
 
 
 class Folder:
@@ -54,7 +33,7 @@ class Folder:
         """Run a command here; `laptop` knows nothing but fleet and server."""
         known = {"ROLLBOOK_FLEET": self.fleet, "ROLLBOOK_NATS_URL": self.nats} if laptop else {}
         return subprocess.run(
-            [sys.executable, "-m", "rollbook.adapters.cli.main", *arguments],
+            [*ROLLBOOK, *arguments],
             cwd=self.path / "elsewhere" if laptop else self.path,
             env=environment(**known),
             capture_output=True,
@@ -78,7 +57,7 @@ class Folder:
     def up(self):
         name = self.path / f"up-{len(self.controllers)}.log"
         with name.open("w") as log:
-            command = [sys.executable, "-m", "rollbook.adapters.cli.main", "up"]
+            command = [*ROLLBOOK, "up"]
             process = subprocess.Popen(command, cwd=self.path, env=environment(), stdout=log, stderr=log)
         self.controllers.append(process)
         wait_until(lambda: "controller.started" in name.read_text() or process.poll() is not None)
@@ -104,13 +83,6 @@ class Folder:
         return [(line["change"], line["worker"], line["would"]) for line in json.loads(ended.stdout)["lines"]]
 
 
-def wait_until(seen, seconds=PATIENCE):
-    until = time.monotonic() + seconds
-    while not seen():
-        assert time.monotonic() < until, "not seen in time"
-        time.sleep(0.05)
-
-
 def empty(router):
     with urllib.request.urlopen(f"{router}/workers", timeout=10) as answer:
         ids = [worker["id"] for worker in json.load(answer)["workers"]]
@@ -127,12 +99,8 @@ def router(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def workers():
-    command = [sys.executable, "-c", WORKERS]
-    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        try:
-            yield dict(zip(NAMES, process.stdout.readline().decode().split(), strict=True))
-        finally:
-            process.kill()
+    with demo_workers(NAMES) as workers:
+        yield workers
 
 
 @pytest.fixture

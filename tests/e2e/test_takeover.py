@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import time
 import urllib.request
 
 import pytest
+from support.programs import PATIENCE, ROLLBOOK, demo_workers, environment, wait_until
 from support.recorder import recording
 from support.routers import running_router
 
@@ -18,34 +18,7 @@ from rollbook.adapters.publisher import Publisher
 
 pytestmark = [pytest.mark.e2e, pytest.mark.router, pytest.mark.timeout(300)]
 
-PATIENCE = 90.0
-"""Seconds for anything that another process does; the machine may be busy."""
-
-WORKERS = """
-import asyncio
-from rollbook.adapters.demo.worker import serve
-
-async def main():
-    async with serve("rollout-0-0", 1) as a, serve("rollout-1-0", 1) as b, serve("rollout-2-0", 1) as c:
-        print(a, b, c, flush=True)
-        await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
 NAMES = ("rollout-0-0", "rollout-1-0", "rollout-2-0")
-
-
-def environment():
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("ROLLBOOK_")}
-    return clean | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "NO_COLOR": "1"}
-
-
-def wait_until(seen, seconds=PATIENCE):
-    until = time.monotonic() + seconds
-    while not (found := seen()):
-        assert time.monotonic() < until, "not seen in time"
-        time.sleep(0.01)
-    return found
 
 
 class Controller:
@@ -58,7 +31,7 @@ class Controller:
         self._path = path
         self._log = path / "up.log"
         with self._log.open("w") as log:
-            command = [sys.executable, "-m", "rollbook.adapters.cli.main", "up"]
+            command = [*ROLLBOOK, "up"]
             self.process = subprocess.Popen(command, cwd=path, env=environment(), stdout=log, stderr=log)
         self.source = f"-{self.process.pid}"
 
@@ -81,7 +54,7 @@ class Controller:
         wait_until(lambda: len(self.said(event)) >= times)
 
     def run(self, *arguments):
-        command = [sys.executable, "-m", "rollbook.adapters.cli.main", *arguments]
+        command = [*ROLLBOOK, *arguments]
         ended = subprocess.run(
             command, cwd=self._path, env=environment(), capture_output=True, text=True, check=False, timeout=PATIENCE
         )
@@ -105,12 +78,8 @@ def router(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def workers():
-    command = [sys.executable, "-c", WORKERS]
-    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        try:
-            yield dict(zip(NAMES, process.stdout.readline().decode().split(), strict=True))
-        finally:
-            process.kill()
+    with demo_workers(NAMES) as workers:
+        yield workers
 
 
 class Site:

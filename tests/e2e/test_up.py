@@ -1,36 +1,15 @@
 """`rollbook up` and `rollbook status` as an operator runs them: real processes, a real router, the embedded server."""
 
 import json
-import os
 import signal
 import subprocess
-import sys
-import time
 import urllib.request
 
 import pytest
+from support.programs import PATIENCE, ROLLBOOK, demo_workers, environment, wait_until
 from support.routers import running_router
 
 pytestmark = [pytest.mark.e2e, pytest.mark.router]
-
-PATIENCE = 60.0
-"""Seconds for anything that another process does; the machine may be busy."""
-
-WORKERS = """
-import asyncio, sys
-from rollbook.adapters.demo.worker import serve
-
-async def main():
-    async with serve("rollout-0-0", 1) as a, serve("rollout-1-0", 1) as b:
-        print(a, b, flush=True)
-        await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
-
-
-def environment():
-    return os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "NO_COLOR": "1"}
 
 
 class Folder:
@@ -50,14 +29,14 @@ class Folder:
         )
 
     def run(self, *arguments):
-        command = [sys.executable, "-m", "rollbook.adapters.cli.main", *arguments]
+        command = [*ROLLBOOK, *arguments]
         return subprocess.run(
             command, cwd=self.path, env=environment(), capture_output=True, text=True, check=False, timeout=PATIENCE
         )
 
     def up(self):
         log = (self.path / f"up-{len(self.controllers)}.log").open("w")
-        command = [sys.executable, "-m", "rollbook.adapters.cli.main", "up"]
+        command = [*ROLLBOOK, "up"]
         process = subprocess.Popen(command, cwd=self.path, env=environment(), stdout=log, stderr=log)
         log.close()
         self.controllers.append(process)
@@ -72,13 +51,6 @@ class Folder:
     def registered(self):
         """Worker → state at the proxy, as `status --json` tells."""
         return {worker["name"]: worker["registrations"][0]["state"] for worker in self.status()[1]["workers"]}
-
-
-def wait_until(seen, seconds=PATIENCE):
-    until = time.monotonic() + seconds
-    while not seen():
-        assert time.monotonic() < until, "not seen in time"
-        time.sleep(0.02)
 
 
 def listed(router):
@@ -98,13 +70,8 @@ def router(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def workers():
-    command = [sys.executable, "-c", WORKERS]
-    with subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        try:
-            first, second = process.stdout.readline().decode().split()
-            yield {"rollout-0-0": first, "rollout-1-0": second}
-        finally:
-            process.kill()
+    with demo_workers(("rollout-0-0", "rollout-1-0")) as workers:
+        yield workers
 
 
 @pytest.fixture
