@@ -250,7 +250,8 @@ async def build(
         stack.push_async_callback(client.close)
         replicas = settings.nats.replicas
         await provision(client, settings.fleet, replicas=replicas)
-        proxies = await stack.enter_async_context(open_proxies(settings, environ=environ, base=directory.parent))
+        opening = open_proxies(settings, environ=environ, base=directory.parent)
+        proxies: dict[str, Proxy] = await stack.enter_async_context(opening)
         log = JetStreamLog(client, settings.fleet)
         metrics = None
         if settings.web.listen is not None and once is None:
