@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from pathlib import Path
@@ -54,3 +55,22 @@ class Supervisor(DemoWorker):
     async def stop(self) -> None:
         await super().stop()
         (self._folder / f"stopped-{self.incarnation}").touch()
+
+
+class Told(DemoWorker):
+    """Starts as the file `told` in its folder says: `hang` waits until it says something else, `fail` fails."""
+
+    def __init__(self, *, folder: str, **rest) -> None:
+        super().__init__(**rest)
+        self._file = Path(folder) / "told"
+
+    async def start(self) -> dict[str, str]:
+        told = await asyncio.to_thread(self._told)
+        if told == "fail":
+            raise RuntimeError("no weights at that path")
+        return await super().start()
+
+    def _told(self) -> str:
+        while (told := self._file.read_text() if self._file.exists() else "") == "hang":
+            time.sleep(0.05)
+        return told

@@ -27,6 +27,7 @@ from rollbook.adapters.cli import (
     plan,
     publish,
     reconcile,
+    recover,
     status,
     up,
     verify,
@@ -70,6 +71,8 @@ def _commands() -> App:
     commands.command(check.check, help_epilogue=check.EXAMPLE)
     commands.command(up.up, help_epilogue=up.EXAMPLE)
     commands.command(monitor.monitor, help_epilogue=monitor.EXAMPLE)
+    commands.command(recover.recover, help_epilogue=recover.EXAMPLE)
+    commands.command(recover.stop, help_epilogue=recover.STOP_EXAMPLE)
     commands.command(status.status, help_epilogue=status.EXAMPLE)
     commands.command(plan.plan, help_epilogue=plan.EXAMPLE)
     commands.command(reconcile.reconcile, help_epilogue=reconcile.EXAMPLE)

@@ -11,7 +11,7 @@ import socket
 import threading
 from collections.abc import AsyncGenerator, Callable, Mapping
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 import structlog
 
@@ -180,9 +180,17 @@ class MonitorThread:
             _log.error("monitor.ended", reason=str(exc))
 
 
-async def run_until(monitor: HealthMonitor, stopping: asyncio.Event) -> None:
-    """Run `monitor` until `stopping` is set. Raises what ended it before."""
-    watching = asyncio.create_task(monitor.run(), name="monitor")
+class Runs(Protocol):
+    """What goes on until it is cancelled."""
+
+    async def run(self) -> None:
+        """Raises what ends it before."""
+        ...
+
+
+async def run_until(what: Runs, stopping: asyncio.Event) -> None:
+    """Run it until `stopping` is set. Raises what ended it before."""
+    watching = asyncio.create_task(what.run(), name="watching")
     asked = asyncio.create_task(stopping.wait(), name="stop")
     try:
         await asyncio.wait([watching, asked], return_when=asyncio.FIRST_COMPLETED)
@@ -192,10 +200,10 @@ async def run_until(monitor: HealthMonitor, stopping: asyncio.Event) -> None:
         await end(watching, asked)
 
 
-def monitor_name() -> str:
+def monitor_name(what: str = "monitor") -> str:
     """Who watches, if nobody says: `monitor-<host>-<pid>`, in letters that a name may have."""
     host = re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname())[:80]
-    return f"monitor-{host}-{os.getpid()}"
+    return f"{what}-{host}-{os.getpid()}"
 
 
 def _tell(event: str, /, **keys: object) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from rollbook.events import WorkerDown, WorkerFact, WorkerStarted, WorkerUp
 from rollbook.projections.ports import Clock
-from rollbook.projections.recovery.ports import ManagedWorker, ManagerUnavailable, StartFailed, Termination
+from rollbook.projections.recovery.ports import ManagedWorker, ManagerUnavailable, NotStarted, Termination
 
 Say = Callable[[WorkerFact], Awaitable[object]]
 
@@ -46,7 +46,7 @@ class MemoryWorkerManager:
             if name in self.unable or name not in self._lives:
                 for other in begun:
                     await self._end(other, "exited", f"{name} could not be started")
-                raise StartFailed(f"worker {name!r} could not be started")
+                raise NotStarted(f"worker {name!r} could not be started")
             life = self._lives[name]
             if not life.alive:
                 life.incarnation, life.alive = life.incarnation + 1, True

@@ -24,6 +24,7 @@ from rollbook.adapters.ray.records import Record, Records
 from rollbook.adapters.ray.scribe import Scribe
 from rollbook.adapters.ray.spec import InvalidSpec, check_specs, decode_specs, encode_states
 from rollbook.events import RollbookError
+from rollbook.projections.recovery.ports import NotStarted, Termination
 
 T = TypeVar("T")
 
@@ -99,6 +100,47 @@ class ManagerActor:
         return encode_states(
             [keeper.state for keeper in (map(known.get, names) if names is not None else known.values()) if keeper]
         )
+
+    async def start_cell(self, names: Sequence[str]) -> None:
+        """Begin a life of each that has none; return when all have numbers. Raises `NotStarted`, and leaves none."""
+        await self._ready
+        keepers = self._told(names)
+        begun = await asyncio.gather(*(keeper.start() for keeper in keepers), return_exceptions=True)
+        failures = [one for one in begun if isinstance(one, BaseException)]
+        if failures:
+            _log.warning("manager.cell.not_started", workers=list(names), reason=str(failures[0]))
+            over = "another worker of its cell could not be started"
+            await asyncio.gather(
+                *(
+                    keeper.terminate(keeper.state.incarnation, over)
+                    for keeper, mine in zip(keepers, begun, strict=True)
+                    if mine is True
+                )
+            )
+            raise failures[0]
+
+    async def stop_cell(self, names: Sequence[str], reason: str) -> None:
+        """End these in order, as planned; they stay down until they are started. Raises `NotStarted`."""
+        await self._ready
+        await asyncio.gather(*(keeper.halt(reason) for keeper in self._told(names)))
+
+    async def terminate(self, name: str, expected: int) -> str:
+        """A `Termination`, of that very life."""
+        await self._ready
+        keeper = self._keepers.get(name)
+        return str(Termination.ALREADY_GONE if keeper is None else await keeper.terminate(expected))
+
+    def _told(self, names: Sequence[str]) -> list[Keeper]:
+        """Their keepers. Raises `NotStarted` for one that nobody else may start or stop."""
+        keepers: list[Keeper] = []
+        for name in names:
+            keeper = self._keepers.get(name)
+            if keeper is None:
+                raise NotStarted(f"the manager has no worker {name!r}; launch it")
+            if not keeper.told:
+                raise NotStarted(f"worker {name!r} is restarted by its manager; launch it with restart='recoverer'")
+            keepers.append(keeper)
+        return keepers
 
     async def stop(self, reason: str, seconds: float) -> list[str]:
         """End all workers and forget them; return what could not be said to the log, one line for each fact."""

@@ -41,6 +41,18 @@ class ManagerClient:
         answer = await self._ask(lambda handle: handle.states.remote(names), seconds)
         return self._decoded(lambda: decode_states(answer))
 
+    async def start_cell(self, names: Sequence[str], seconds: float) -> None:
+        """Begin lives of those that have none. Raises `NotStarted` too."""
+        await self._ask(lambda handle: handle.start_cell.remote(names), seconds)
+
+    async def stop_cell(self, names: Sequence[str], reason: str, seconds: float) -> None:
+        """End these in order. Raises `NotStarted` too."""
+        await self._ask(lambda handle: handle.stop_cell.remote(names, reason), seconds)
+
+    async def terminate(self, name: str, expected: int, seconds: float) -> str:
+        """Kill that very life; a `Termination`."""
+        return await self._ask(lambda handle: handle.terminate.remote(name, expected), seconds)
+
     async def stop(self, reason: str, seconds: float) -> list[str]:
         """End its workers; return the facts that did not reach the log, as lines for people."""
         return await self._ask(lambda handle: handle.stop.remote(reason, seconds / 2), seconds)

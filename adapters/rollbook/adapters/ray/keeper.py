@@ -1,5 +1,7 @@
 """Keeps one worker alive: makes its process, gives it its number, sees it serve, notices its end, begins again.
 
+It begins again by itself, or, where a recoverer restarts the worker, when it is told to.
+
 A life is over when Ray says that its actor is dead, when the worker says that it ended, or when it did not come to
 serve in time. What cannot be told, because the log or Ray does not answer, is waited for: nobody is declared dead for
 it.
@@ -28,6 +30,7 @@ from rollbook.adapters.ray.spec import WorkerState
 from rollbook.adapters.settings.model import parse_host_and_port
 from rollbook.events import Evidence, RecoveryFailed, RecoveryStarted, RollbookError, WorkerDown, WorkerUp
 from rollbook.projections.ports import Readiness
+from rollbook.projections.recovery.ports import NotStarted, Termination
 
 T = TypeVar("T")
 
@@ -41,6 +44,9 @@ _WATCH_SECONDS: Final = 20.0
 _PROBE_FIRST: Final = 0.05
 _PROBE_MOST: Final = 1.0
 """Seconds between two readiness probes: the first, and, doubling, the most."""
+
+_SHORTLY: Final = 0.05
+_OVER: Final = frozenset({"down", "given_up", "stopped"})
 
 _log = structlog.get_logger()
 
@@ -83,12 +89,87 @@ class Keeper:
         self._handle: Any = None
         self._open = False
         """Whether the log knows, or is about to know, a life that is not over."""
+        self._wanted = asyncio.Event()
+        """A life that is down is to be followed by another one; for who is told."""
+        self._lives = 0
+        """How many were begun here."""
+        self._ordered: Future[_Over] | None = None
+        """Resolved to end the life that goes on; None if none does."""
+        self._concluded = asyncio.Event()
+        """Whether its process is gone."""
         self._served: float | None = None
         """Monotonic moment at which the present life came to serve."""
 
     async def run(self) -> None:
         """Take over the process that is alive, or make one; then one life after the other."""
-        attempt = int(await self._take_over())
+        died = await self._take_over()
+        if self.told:
+            await self._run_told(died=died)
+        else:
+            await self._run_by_itself(int(died))
+
+    @property
+    def told(self) -> bool:
+        """Whether it begins no life after the first one unless it is told to."""
+        return self._spec.restart == "recoverer"
+
+    async def start(self) -> bool:
+        """Begin a life if none goes on, and wait until it has its number; whether it was begun by this call.
+
+        Only for who is told. Raises `NotStarted` if it ends before that.
+        """
+        begun = self.state.stage in _OVER
+        life = self._lives + begun
+        if begun:
+            self._wanted.set()
+        while not self.state.alive:
+            if self.state.stage in _OVER and self._lives >= life:
+                raise NotStarted(f"{self._asked} did not come to have a life: {self.state.reason}")
+            await asyncio.sleep(_SHORTLY)
+        return begun
+
+    async def terminate(self, expected: int, reason: str = "it was terminated to be replaced") -> Termination:
+        """Kill the life of this number, and wait for its end."""
+        if not self.state.alive or self.state.incarnation < expected:
+            return Termination.ALREADY_GONE
+        if self.state.incarnation > expected:
+            return Termination.STALE
+        await self._order(_Over("exited", reason))
+        return Termination.TERMINATED
+
+    async def halt(self, reason: str) -> None:
+        """End its life in order, as planned. Only for who is told: another one would begin anew."""
+        handle = self._handle
+        if handle is not None and self.state.stage not in _OVER:
+            ending = asyncio.ensure_future(self._order(_Over("planned", reason, orderly=True)))
+            # Ordered first: otherwise the worker's own word that it ended would come before it.
+            await asyncio.sleep(0)
+            with contextlib.suppress(RollbookError):
+                await call(handle.halt.remote(reason), LOOK_SECONDS, self._asked)
+            await ending
+
+    async def _order(self, over: _Over) -> None:
+        """End the life that goes on, for the reason that `over` gives, and wait until its process is gone."""
+        ordered = self._ordered
+        if ordered is None:
+            return
+        if not ordered.done():
+            ordered.set_result(over)
+        await self._concluded.wait()
+
+    async def _run_told(self, *, died: bool) -> None:
+        """The first life, and each further one when it is wanted."""
+        if died:
+            self._note(stage="down", reason="its process was gone when its manager began")
+        while True:
+            if self.state.stage == "down":
+                await self._wanted.wait()
+                self._note(restarts=self.state.restarts + 1)
+            self._wanted.clear()
+            self._lives += 1
+            await self._conclude(await self._live(0), 0)
+
+    async def _run_by_itself(self, attempt: int) -> None:
         while True:
             over = await self._live(attempt)
             good = self._served is not None and time.monotonic() - self._served >= STABLE_SECONDS
@@ -213,7 +294,19 @@ class Keeper:
             wait = min(_PROBE_MOST, wait * 2)
 
     async def _death(self, handle: Any) -> _Over:
-        """How its life ends. Has no deadline: only Ray's verdict or the worker's own word is an end."""
+        """How its life ends: by what was ordered here, or by itself."""
+        self._concluded = asyncio.Event()
+        ordered = self._ordered = asyncio.get_running_loop().create_future()
+        watching = asyncio.create_task(self._watched(handle))
+        either: list[Future[_Over]] = [ordered, watching]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            return ordered.result() if ordered.done() else watching.result()
+        finally:
+            watching.cancel()
+
+    async def _watched(self, handle: Any) -> _Over:
+        """How it ends by itself. Has no deadline: only Ray's verdict or the worker's own word is an end."""
         while True:
             try:
                 reason = await handle.watch.remote(_WATCH_SECONDS)
@@ -246,6 +339,8 @@ class Keeper:
         if handle is not None:
             with contextlib.suppress(RollbookError):
                 await self._hosts.end(handle, self._spec.name, self._spec.stop_seconds if over.orderly else 0)
+        self._ordered = None
+        self._concluded.set()
 
     async def _keep(self, **changes: int) -> None:
         self.record = msgspec.structs.replace(self.record, **changes)

@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 import structlog
 
 from rollbook.adapters.ray.border import ActorBroken, ActorGone, ActorSilent, RayThread, aside, manager_name
+from rollbook.adapters.ray.cells import RayCells
 from rollbook.adapters.ray.client import ManagerClient, primary
 from rollbook.adapters.ray.spec import WorkerState
 from rollbook.events import RollbookError
@@ -83,6 +84,10 @@ class RayWorkerProvider:
             ProviderWorker(state.name, state.incarnation, state.alive, state.stage == "serving")
             for state in states.values()
         ]
+
+    def cells(self) -> RayCells:
+        """How the same manager is told to start and stop workers."""
+        return RayCells(self._client, self._connect)
 
     async def close(self) -> None:
         """Leave Ray if it was joined here."""

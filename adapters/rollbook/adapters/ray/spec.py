@@ -73,6 +73,8 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How long its own `stop` may take before its process is killed."""
     max_restarts: int | None = None
     """Restarts in a row that did not come to serve; then the manager gives it up. None: it never does."""
+    restart: Literal["manager", "recoverer"] = "manager"
+    """Who begins its next life: the manager at once, or a recoverer (`rollbook recover`), until which it stays down."""
     ray_options: dict[str, Any] = {}
     """For `ray.remote`: num_cpus, num_gpus, resources, runtime_env, ... JSON values only."""
 
@@ -110,6 +112,10 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 yield f"{field} is {seconds}; it must be more than 0 and finite"
         if self.max_restarts is not None and self.max_restarts < 0:
             yield f"max_restarts is {self.max_restarts}; it must be 0 or more, or None"
+        if self.max_restarts is not None and self.restart == "recoverer":
+            yield "max_restarts is the manager's; with restart 'recoverer' set attempts in the pool's recovery policy"
+        if self.restart not in {"manager", "recoverer"}:
+            yield f"restart {self.restart!r} is neither 'manager' nor 'recoverer'"
 
     def _nameless(self, says: Says) -> Iterable[str]:
         """Why nobody could ask it who it is."""

@@ -5,7 +5,7 @@
     RollbookError
     └── ManagerError
         ├── ManagerUnavailable  no answer: what it did is unknown
-        └── StartFailed         it answered, and what it had started is ended again
+        └── NotStarted          it answered, and what it had started is ended again
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ManagerUnavailable(ManagerError):
     """No answer from the manager: what it did is unknown. Asking again is safe."""
 
 
-class StartFailed(ManagerError):
+class NotStarted(ManagerError):
     """The workers could not be started. None of those that this call began is left."""
 
 
@@ -56,7 +56,7 @@ class WorkerManager(Protocol):
     async def start_cell(self, workers: Sequence[str]) -> None:
         """Begin a new life of each of these that is not alive; return when each has a process and a number.
 
-        All or none: raises `StartFailed` after having ended those that it began. Raises `ManagerUnavailable`.
+        All or none: raises `NotStarted` after having ended those that it began. Raises `ManagerUnavailable`.
         """
         ...
 

@@ -1,0 +1,92 @@
+"""A planned stop, in its order: draining, then deregistered everywhere or the deadline, then the end of the processes.
+
+A worker that ends before the routers have let go of it fails the requests that they still send.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from rollbook.events import RollbookError, WorkerDraining
+from rollbook.projections.health.verdicts import Verdicts
+from rollbook.projections.ports import Clock
+from rollbook.projections.projector import Projector
+from rollbook.projections.recovery.due import cell_of
+from rollbook.projections.recovery.ports import WorkerManager
+from rollbook.projections.waiting import Goal, look
+from rollbook.projections.worker import Phase
+
+LOOK_SECONDS: Final = 0.1
+
+
+class NothingToStop(RollbookError):
+    """There is no such worker, or it does not live."""
+
+
+class Stopped(msgspec.Struct, frozen=True):
+    """What a planned stop did."""
+
+    workers: tuple[str, ...]
+    """The whole cell."""
+    left: dict[str, str]
+    """Those that some proxy had not let go of at the deadline, and why."""
+
+
+async def stop_as_planned(
+    worker: str,
+    *,
+    reason: str,
+    deadline: float,
+    projector: Projector,
+    verdicts: Verdicts,
+    manager: WorkerManager,
+    clock: Clock,
+) -> Stopped:
+    """Stop the cell of `worker`; `projector` must be running. `deadline` (seconds) bounds the wait for the proxies.
+
+    It stays down: recoverers leave alone what was stopped as planned. Raises `NothingToStop`, `ManagerError`, or
+    `LogUnavailable`, after which it may be draining.
+    """
+    await projector.caught_up()
+    found = projector.state.roster.workers.get(worker)
+    if found is None:
+        raise NothingToStop(f"the log knows no worker {worker!r}")
+    ranks = {one.name: one.incarnation for one in cell_of(projector.state.roster, found)}
+    for name in ranks:
+        await _drain(name, reason, deadline, projector, verdicts)
+    left: dict[str, str] = {}
+    try:
+        async with asyncio.timeout(deadline):
+            while left := _left(ranks, projector):
+                await clock.sleep(LOOK_SECONDS)
+    except TimeoutError:
+        left = _left(ranks, projector)
+    await manager.stop_cell(tuple(ranks), reason)
+    return Stopped(tuple(ranks), left)
+
+
+async def _drain(name: str, reason: str, deadline: float, projector: Projector, verdicts: Verdicts) -> None:
+    """Say so, unless it drains or is over already; again if anybody spoke about it meanwhile."""
+    while True:
+        as_of, worker = projector.state.sequence, projector.state.roster.workers.get(name)
+        if worker is None or worker.phase not in {Phase.STARTING, Phase.SERVING}:
+            return
+        fact = WorkerDraining(
+            worker=name, incarnation=worker.incarnation, reason=reason, deadline_seconds=max(deadline, 0.1)
+        )
+        sequence = await verdicts.write(fact, as_of=as_of)
+        if sequence is None:
+            await projector.caught_up()
+        else:
+            await projector.passed(sequence)
+
+
+def _left(ranks: dict[str, int], projector: Projector) -> dict[str, str]:
+    """Who is not gone from every proxy yet, by the log's last word."""
+    left: dict[str, str] = {}
+    for name, incarnation in ranks.items():
+        left |= look(projector.state, Goal(state="gone", worker=name, incarnation=incarnation), None).missing
+    return left

@@ -1,0 +1,89 @@
+"""A planned stop: the proxies let go first, or the deadline passes; then, and only then, the processes end."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+from support.core import CODEC, FLEET
+from support.fleet import Fleet, W, drafted, on_virtual_time
+
+from rollbook.adapters.memory.manager import MemoryWorkerManager
+from rollbook.events import Deregistered, WorkerDown, WorkerDraining
+from rollbook.projections.ending import end
+from rollbook.projections.health.verdicts import Verdicts
+from rollbook.projections.projector import Projector
+from rollbook.projections.recovery.due import decide
+from rollbook.projections.recovery.planned import NothingToStop, stop_as_planned
+from rollbook.projections.recovery.policy import RecoveryPolicy
+
+
+class Stopping(Fleet):
+    """A fleet with a manager and a projector of its own, as a program has that stops a worker."""
+
+    @asynccontextmanager
+    async def ready(self):
+        self.manager = MemoryWorkerManager(self.clock, self._publish, [W])
+        self.projector = Projector(self.log, CODEC, self.clock)
+        folding = asyncio.create_task(self.projector.run())
+        await self.start()
+        await self.up(W)
+        await self.manager.start_cell([W])
+        await asyncio.sleep(5)
+        try:
+            yield
+        finally:
+            await end(folding)
+
+    async def _publish(self, fact):
+        await self.log.append([drafted(fact, self.ids.new())])
+
+    async def stop_worker(self, worker=W, deadline=60.0):
+        return await stop_as_planned(
+            worker,
+            reason="scale down",
+            deadline=deadline,
+            projector=self.projector,
+            verdicts=Verdicts(FLEET, self.log, self.clock, self.ids, "stop"),
+            manager=self.manager,
+            clock=self.clock,
+        )
+
+    def order(self, *kinds):
+        found = [CODEC.decode(one.payload, subject=one.subject, sequence=one.sequence) for one in self.log.messages]
+        return [type(one.fact) for one in found if isinstance(one.fact, kinds)]
+
+
+@on_virtual_time
+async def test_draining_then_deregistered_then_down():
+    fleet = Stopping()
+    async with fleet.ready():
+        stopped = await fleet.stop_worker()
+        assert (stopped.workers, stopped.left) == ((W,), {})
+        await fleet.projector.caught_up()
+        assert fleet.order(WorkerDraining, Deregistered, WorkerDown) == [WorkerDraining, Deregistered, WorkerDown]
+        policies = {"rollout": RecoveryPolicy()}
+        assert decide(fleet.projector.state.roster, policies, fleet.clock.now()).due == ()
+
+
+@on_virtual_time
+async def test_a_proxy_that_does_not_let_go_is_waited_for_until_the_deadline():
+    fleet = Stopping()
+    async with fleet.ready():
+        fleet.proxy.available = False
+        began = fleet.clock.monotonic()
+        stopped = await fleet.stop_worker(deadline=20.0)
+        assert 20 <= fleet.clock.monotonic() - began < 25
+        assert list(stopped.left) == [W]
+        assert not (await fleet.manager.list_workers())[0].alive
+
+
+@on_virtual_time
+async def test_what_is_down_or_unknown():
+    fleet = Stopping()
+    async with fleet.ready():
+        with pytest.raises(NothingToStop, match="rollout-9-9"):
+            await fleet.stop_worker("rollout-9-9")
+        await fleet.stop_worker()
+        again = await fleet.stop_worker()
+        assert again.left == {}
+        assert fleet.order(WorkerDraining) == [WorkerDraining]
