@@ -7,14 +7,13 @@ from collections import Counter
 import msgspec
 import pytest
 from support.core import CODEC, FLEET
-from support.fleet import drafted, on_virtual_time
+from support.fleet import HookedLog, drafted, on_virtual_time
 
 from rollbook.adapters.memory import virtual
 from rollbook.adapters.memory.clock import LoopClock
 from rollbook.adapters.memory.faults import LogFaults
 from rollbook.adapters.memory.ids import SeededIds
 from rollbook.adapters.memory.leadership import MemoryLeadership, Seat
-from rollbook.adapters.memory.log import MemoryLog
 from rollbook.adapters.memory.manager import MemoryWorkerManager
 from rollbook.adapters.memory.provider import MemoryProvider
 from rollbook.adapters.memory.readiness import MemoryReadiness
@@ -44,7 +43,7 @@ class Scene:
         self.clock = LoopClock()
         self.rng = random.Random(seed)
         self.ids = SeededIds(self.rng)
-        self.log = MemoryLog(self.clock, self.rng)
+        self.log = HookedLog(self.clock, self.rng)
         self.manager = MemoryWorkerManager(self.clock, self.say, NAMES)
         self.policy = policy
         self.told = []
@@ -172,6 +171,30 @@ async def test_no_more_cells_at_once_than_allowed_by_any_number_of_recoverers():
         await scene.manager.kill(name)
     await scene.until(lambda: scene.well() and all(one.incarnation == 2 for one in map(scene.worker, NAMES)))
     assert scene.most_at_once == 1
+
+
+@on_virtual_time
+async def test_who_claimed_another_cell_a_moment_later_waits_for_his_turn():
+    scene = Scene(msgspec.structs.replace(POLICY, parallel=1))
+    await scene.up()
+    other = "rollout-1-0"
+
+    def claimed_by_another(fact):
+        if not isinstance(fact, RecoveryStarted) or fact.worker != W:
+            return []
+        scene.log.before = None
+        return [RecoveryStarted(worker=other, incarnation=1, until="2030-01-01T00:00:00Z")]
+
+    await scene.manager.kill(W)
+    scene.log.before = claimed_by_another
+    lives = len(scene.manager.began)
+    scene.recover("a")
+    await scene.until(lambda: len(scene.facts(RecoveryStarted)) == 2)
+    await asyncio.sleep(5)
+    assert scene.worker().restarts.claim.by == "a"
+    assert len(scene.manager.began) == lives
+    await scene.say(RecoveryFailed(worker=other, incarnation=1, attempt=1))
+    await scene.until(lambda: scene.worker().incarnation == 2 and scene.worker().phase is Phase.SERVING)
 
 
 @on_virtual_time
