@@ -169,7 +169,7 @@ def translated(exc: Exception, asked: str, seconds: float) -> RollbookError:
         case ActorDiedError() | ActorUnschedulableError() | RuntimeEnvSetupError():
             return ActorGone(f"{asked} is dead: {cause_of_death(exc)}")
         case TimeoutError() | GetTimeoutError():
-            return ActorSilent(f"{asked} gave no answer within {seconds:.1f} s")
+            return ActorSilent(f"{asked} gave no answer within {seconds:.3g} s")
         case ActorUnavailableError():
             return ActorSilent(f"{asked} cannot be reached now; Ray does not say that it is dead")
         case RayError():

@@ -64,13 +64,17 @@ class Schedule:
         slot = self._slots.get(name)
         if slot is not None and slot.pace == pace:
             return
+        self.remove(name)
         slot = self._slots[name] = _Slot(pace, now + self._rng.random() * pace.interval)
         if name not in self._asked:
             self._push(name, slot)
 
     def remove(self, name: str) -> None:
         """Ask it no more."""
-        self._slots.pop(name, None)
+        slot = self._slots.pop(name, None)
+        if slot is not None:
+            # It may be the one whose turn had come, and then another waits for room that nobody takes.
+            self._wake(slot.pace.pool)
 
     def due(self, now: float) -> list[Due]:
         """Those whose time has come and whose pool has room. Each counts as being asked until `done`."""
@@ -97,11 +101,15 @@ class Schedule:
                 step = slot.pace.interval * (1 + slot.pace.jitter * (2 * self._rng.random() - 1))
                 slot.at = slot.at + step if slot.at + step > now else now + step
             self._push(name, slot)
+        self._wake(pool)
+
+    def _wake(self, pool: str) -> None:
+        """Give the next one that waits for room in `pool` its turn."""
         waiting = self._full.get(pool)
         while waiting:
             first = waiting.popleft()
             held = self._slots.get(first)
-            if held is not None and first not in self._asked:
+            if held is not None and held.pace.pool == pool and first not in self._asked:
                 self._push(first, held)
                 return
 
