@@ -16,7 +16,7 @@ from simulation.sketch import Sketch
 
 pytestmark = pytest.mark.simulation
 
-BATCHES = 40
+BATCHES = 24
 SEEDS_PER_BATCH = 50
 FEWEST_STATES = 20
 """Distinct states that a seed adds on average, at the least: a simulation that stands still would pass everything."""
