@@ -11,20 +11,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from rollbook.adapters.proxies.http import AdminHttp
+from rollbook.adapters.proxies.base import HttpProxy
 from rollbook.adapters.proxies.kinds import ProxyConfig, ProxyKind
-from rollbook.adapters.proxies.urls import canonical_url
-from rollbook.projections.ports import (
-    Answer,
-    Capabilities,
-    Done,
-    Entry,
-    Failed,
-    Listing,
-    Pending,
-    Target,
-    Unsupported,
-)
+from rollbook.projections.ports import Answer, Capabilities, Done, Entry, Failed, Listing, Target
 
 
 class AbacusOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,21 +36,18 @@ class Columns(msgspec.Struct):
     columns: list[Column]
 
 
-class AbacusProxy:
+class AbacusProxy(HttpProxy):
     """One abacus. Makes no call before the first that is asked for, keeps no memory, retries nothing."""
 
     kind = "abacus"
     capabilities = Capabilities(list=True, remove=True, tag=True)
+    no_drain = "an abacus cannot drain"
 
     def __init__(self, config: ProxyConfig) -> None:
         assert isinstance(config.options, AbacusOptions)
-        self.name = config.name
+        super().__init__(config)
         self._fleet = config.fleet
         self._beads = config.options.beads
-        self._http = AdminHttp(config)
-
-    def canonical_url(self, url: str) -> str:
-        return canonical_url(url)
 
     async def list(self) -> Listing:
         reply = await self._http.call("GET", "/columns")
@@ -78,20 +64,11 @@ class AbacusProxy:
             return Failed(f"a column {name} already exists")
         raise reply.unusable()
 
-    async def drain(self, entry: Entry) -> Answer:
-        return Unsupported("an abacus cannot drain")
-
     async def remove(self, entry: Entry) -> Answer:
         reply = await self._http.call("DELETE", _path(entry.handle))
         if reply.status in {204, 404}:
             return Done()
         raise reply.unusable()
-
-    async def outcome(self, pending: Pending) -> Answer:
-        return pending  # its adds are done when they are answered
-
-    async def close(self) -> None:
-        await self._http.close()
 
 
 def _path(name: str) -> str:
@@ -105,4 +82,4 @@ def _entry(column: Column) -> Entry:
     return Entry(url=column.url, handle=column.name, fleet=fleet, worker=worker, incarnation=int(incarnation))
 
 
-KIND = ProxyKind(name="abacus", make=AbacusProxy, options=AbacusOptions)
+KIND = ProxyKind(name=AbacusProxy.kind, make=AbacusProxy, options=AbacusOptions)

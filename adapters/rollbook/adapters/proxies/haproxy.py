@@ -44,9 +44,6 @@ from rollbook.projections.ports import (
     Target,
 )
 
-_CAPABILITIES: Final = Capabilities(
-    list=True, remove=True, tag=True, drain=True, async_add=False, probes_on_add=False, adds_in_flight=4
-)
 _OLDEST: Final = (2, 6)
 """The first version that adds servers without `experimental-mode`."""
 
@@ -77,13 +74,19 @@ class HaproxyOptions(msgspec.Struct, frozen=True, kw_only=True):
 class HaproxyProxy:
     """One backend of one HAProxy."""
 
+    kind = "haproxy"
+    capabilities = Capabilities(
+        list=True, remove=True, tag=True, drain=True, async_add=False, probes_on_add=False, adds_in_flight=4
+    )
+    """An add is three commands that are carried out at once; the worker is not asked."""
+
     def __init__(self, config: ProxyConfig) -> None:
         options = config.options
         if not isinstance(options, HaproxyOptions):
             raise RollbookError(f"{config.name}: write [proxies.options] with the backend that the workers belong to")
         if config.api_key is not None:
             raise RollbookError(f"{config.name}: HAProxy's Runtime API has no key; leave api_key out")
-        self._name = config.name
+        self.name = config.name
         self._fleet = config.fleet
         self._backend = options.backend
         self._keywords = options.server.split()
@@ -91,22 +94,7 @@ class HaproxyProxy:
         self._socket = RuntimeSocket(config.name, config.admin_url)
 
     def __repr__(self) -> str:
-        return f"HaproxyProxy({self._name!r}, {self._socket!r}, backend={self._backend!r}, fleet={self._fleet!r})"
-
-    @property
-    def name(self) -> str:
-        """Its name in the configuration."""
-        return self._name
-
-    @property
-    def kind(self) -> str:
-        """`haproxy`."""
-        return KIND.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """An add is three commands that are carried out at once; the worker is not asked."""
-        return _CAPABILITIES
+        return f"HaproxyProxy({self.name!r}, {self._socket!r}, backend={self._backend!r}, fleet={self._fleet!r})"
 
     def canonical_url(self, url: str) -> str:
         """A server is an IP address and a port; whatever else a URL can hold is refused."""
@@ -132,11 +120,11 @@ class HaproxyProxy:
         state = await self._socket.ask(f"show servers state {self._backend}")
         if state == "Can't find backend.":
             raise ProxyUnavailable(
-                f"{self._name}: HAProxy has no backend {self._backend!r}; options.backend is its name in the file"
+                f"{self.name}: HAProxy has no backend {self._backend!r}; options.backend is its name in the file"
             )
         servers = self._read(read_servers, state)
         if len(servers) > MOST_ENTRIES:
-            raise ProxyUnavailable(f"{self._name}: it lists {len(servers)} servers, {MOST_ENTRIES} can be read")
+            raise ProxyUnavailable(f"{self.name}: it lists {len(servers)} servers, {MOST_ENTRIES} can be read")
         running = self._read(read_running, await self._socket.ask(f"show servers conn {self._backend}"))
         return Listing(tuple(_entry(server, running.get(server.name)) for server in servers), version)
 
@@ -190,19 +178,19 @@ class HaproxyProxy:
             raise self._not_admin(f"is of level {level[:40]!r}")
 
     def _not_admin(self, what: str) -> ProxyUnavailable:
-        return ProxyUnavailable(f"{self._name}: the socket {what}; give its `stats socket` line `level admin`")
+        return ProxyUnavailable(f"{self.name}: the socket {what}; give its `stats socket` line `level admin`")
 
     def _check_version(self, version: str) -> None:
         found = re.match(r"(\d+)\.(\d+)", version)
         if found is not None and (int(found[1]), int(found[2])) < _OLDEST:
-            raise ProxyUnavailable(f"{self._name}: HAProxy {version} adds no servers while it runs; 2.6 or newer does")
+            raise ProxyUnavailable(f"{self.name}: HAProxy {version} adds no servers while it runs; 2.6 or newer does")
 
     def _read(self, read: Callable[[str], T], text: str) -> T:
         try:
             return read(text)
         except Unreadable as exc:
             raise ProxyUnavailable(
-                f"{self._name}: this is not HAProxy's Runtime API ({exc}): is admin_url right?"
+                f"{self.name}: this is not HAProxy's Runtime API ({exc}): is admin_url right?"
             ) from exc
 
 
@@ -230,7 +218,7 @@ def _entry(server: Server, running: int | None) -> Entry:
 
 
 KIND: Final = ProxyKind(
-    name="haproxy",
+    name=HaproxyProxy.kind,
     make=HaproxyProxy,
     options=HaproxyOptions,
     schemes=("unix", "tcp"),

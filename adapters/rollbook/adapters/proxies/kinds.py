@@ -1,7 +1,7 @@
 """What a kind of proxy is, and what one proxy of it is made from.
 
-This is all that a package with a kind of its own builds on, beside the port `rollbook.projections.ports.Proxy`:
-docs/proxies/own-kind.md has a complete example.
+This is all that a package with a kind of its own builds on, beside the port `rollbook.projections.ports.Proxy` and
+`HttpProxy` for APIs over HTTP: docs/proxies/own-kind.md has a complete example.
 """
 
 from __future__ import annotations

@@ -13,24 +13,12 @@ from typing import Any, Final
 
 import msgspec
 
-from rollbook.adapters.proxies.http import AdminHttp, Reply
-from rollbook.adapters.proxies.kinds import ProxyConfig, ProxyKind
-from rollbook.adapters.proxies.urls import canonical_url
+from rollbook.adapters.proxies.base import HttpProxy
+from rollbook.adapters.proxies.http import Reply
+from rollbook.adapters.proxies.kinds import ProxyKind
 from rollbook.adapters.proxies.workers_api import MOST_ENTRIES, listed_url
-from rollbook.projections.ports import (
-    Answer,
-    Capabilities,
-    Done,
-    Entry,
-    Failed,
-    Listing,
-    Pending,
-    Role,
-    Target,
-    Unsupported,
-)
+from rollbook.projections.ports import Answer, Capabilities, Done, Entry, Failed, Listing, Role, Target
 
-_CAPABILITIES: Final = Capabilities(list=True, remove=True, tag=False, drain=False, async_add=False, probes_on_add=True)
 _OTHER_API: Final = "this is not the API of LMDeploy's proxy; is admin_url right, and the kind?"
 _ROLES: Final[dict[Role, int]] = {"regular": 1, "prefill": 2, "decode": 3}
 """LMDeploy numbers them: hybrid, prefill, decode."""
@@ -58,34 +46,13 @@ class _Message(msgspec.Struct):
     detail: str = ""
 
 
-class LmdeployProxy:
+class LmdeployProxy(HttpProxy):
     """One `lmdeploy serve proxy`."""
 
-    def __init__(self, config: ProxyConfig) -> None:
-        self._name = config.name
-        self._http = AdminHttp(config)
-
-    def __repr__(self) -> str:
-        return f"LmdeployProxy({self._name!r}, {self._http!r})"
-
-    @property
-    def name(self) -> str:
-        """Its name in the configuration."""
-        return self._name
-
-    @property
-    def kind(self) -> str:
-        """`lmdeploy`."""
-        return KIND.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """An add asks the worker for its models, and is answered after that."""
-        return _CAPABILITIES
-
-    def canonical_url(self, url: str) -> str:
-        """The proxy lists a URL as it was added; so it is added, and read, in its canonical spelling."""
-        return canonical_url(url)
+    kind = "lmdeploy"
+    capabilities = Capabilities(list=True, remove=True, tag=False, drain=False, async_add=False, probes_on_add=True)
+    """An add asks the worker for its models, and is answered after that."""
+    no_drain = "LMDeploy's proxy has no draining; a removed worker finishes what it is working on"
 
     async def list(self) -> Listing:
         """All of `GET /nodes/status`."""
@@ -104,21 +71,9 @@ class LmdeployProxy:
             body["status"] = {"role": _ROLES[target.role]}
         return _read(await self._http.call("POST", "/nodes/add", body), target.url)
 
-    async def drain(self, entry: Entry) -> Answer:
-        """Not offered: requests under way finish after a removal anyway."""
-        return Unsupported("LMDeploy's proxy has no draining; a removed worker finishes what it is working on")
-
     async def remove(self, entry: Entry) -> Answer:
         """Take the URL out. One that is not there is `Done`."""
         return _read(await self._http.call("POST", "/nodes/remove", {"url": entry.handle}), entry.url)
-
-    async def outcome(self, pending: Pending) -> Answer:
-        """Nothing is ever pending here."""
-        return pending
-
-    async def close(self) -> None:
-        """Let go of connections."""
-        await self._http.close()
 
 
 def _entry(url: str, node: _Node) -> Entry:
@@ -149,4 +104,4 @@ def _reason(said: str, url: str) -> str:
     return f"the proxy could not ask {url}: error {failure.error_code}, {failure.text[:300] or 'without a reason'}"
 
 
-KIND: Final = ProxyKind(name="lmdeploy", make=LmdeployProxy, roles=True)
+KIND: Final = ProxyKind(name=LmdeployProxy.kind, make=LmdeployProxy, roles=True)

@@ -13,25 +13,11 @@ from urllib.parse import quote
 
 import msgspec
 
-from rollbook.adapters.proxies.http import AdminHttp
-from rollbook.adapters.proxies.kinds import ProxyConfig, ProxyKind
-from rollbook.adapters.proxies.urls import canonical_url
+from rollbook.adapters.proxies.base import HttpProxy
+from rollbook.adapters.proxies.kinds import ProxyKind
 from rollbook.adapters.proxies.workers_api import listed_url
-from rollbook.projections.ports import (
-    Answer,
-    Capabilities,
-    Done,
-    Entry,
-    Failed,
-    Listing,
-    Pending,
-    Target,
-    Unsupported,
-)
+from rollbook.projections.ports import Answer, Capabilities, Done, Entry, Failed, Listing, Target, Unsupported
 
-_CAPABILITIES: Final = Capabilities(
-    list=True, remove=False, tag=False, drain=False, async_add=False, probes_on_add=False
-)
 _OTHER_API: Final = "this is not the API of a miles or slime router; is admin_url right, and the kind?"
 _NO_REMOVAL: Final = "miles and slime routers have no removal; a worker that is dead gets no requests, but stays listed"
 
@@ -44,34 +30,13 @@ class _Added(msgspec.Struct):
     status: str
 
 
-class MilesProxy:
+class MilesProxy(HttpProxy):
     """One router of miles or slime."""
 
-    def __init__(self, config: ProxyConfig) -> None:
-        self._name = config.name
-        self._http = AdminHttp(config)
-
-    def __repr__(self) -> str:
-        return f"MilesProxy({self._name!r}, {self._http!r})"
-
-    @property
-    def name(self) -> str:
-        """Its name in the configuration."""
-        return self._name
-
-    @property
-    def kind(self) -> str:
-        """`miles`."""
-        return KIND.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """It adds without looking, and removes nothing."""
-        return _CAPABILITIES
-
-    def canonical_url(self, url: str) -> str:
-        """The router lists a URL as it was added; so it is added, and read, in its canonical spelling."""
-        return canonical_url(url)
+    kind = "miles"
+    capabilities = Capabilities(list=True, remove=False, tag=False, drain=False, async_add=False, probes_on_add=False)
+    """It adds without looking, and removes nothing."""
+    no_drain = _NO_REMOVAL
 
     async def list(self) -> Listing:
         """Every URL that was ever added, dead ones too: the router does not tell them apart."""
@@ -91,21 +56,9 @@ class MilesProxy:
         status = reply.decode(_Added).status
         return Done() if status == "success" else Failed(f"the router answered {status[:200]!r}")
 
-    async def drain(self, entry: Entry) -> Answer:
-        """Not offered."""
-        return Unsupported(_NO_REMOVAL)
-
     async def remove(self, entry: Entry) -> Answer:
         """Not offered, and nothing is sent: a worker would get the call."""
         return Unsupported(_NO_REMOVAL)
 
-    async def outcome(self, pending: Pending) -> Answer:
-        """Nothing is ever pending here."""
-        return pending
 
-    async def close(self) -> None:
-        """Let go of connections."""
-        await self._http.close()
-
-
-KIND: Final = ProxyKind(name="miles", make=MilesProxy)
+KIND: Final = ProxyKind(name=MilesProxy.kind, make=MilesProxy)

@@ -12,9 +12,9 @@ from typing import Final
 
 import msgspec
 
-from rollbook.adapters.proxies.http import AdminHttp, Reply
+from rollbook.adapters.proxies.base import HttpProxy
+from rollbook.adapters.proxies.http import Reply
 from rollbook.adapters.proxies.kinds import ProxyConfig, ProxyKind
-from rollbook.adapters.proxies.urls import canonical_url
 from rollbook.adapters.secret_ref import SecretRef
 from rollbook.projections.ports import (
     Answer,
@@ -23,15 +23,11 @@ from rollbook.projections.ports import (
     Entry,
     Failed,
     Listing,
-    Pending,
     ProxyUnavailable,
     Target,
     Unsupported,
 )
 
-_CAPABILITIES: Final = Capabilities(
-    list=False, remove=True, tag=False, drain=False, async_add=False, probes_on_add=False
-)
 _OTHER_API: Final = "this is not the routed API; is admin_url right, and the kind?"
 NO_KEY: Final = "EMPTY"
 """What workers without a key are given by convention: many clients cannot send none."""
@@ -69,43 +65,28 @@ class _Said(msgspec.Struct):
     success: bool = True
 
 
-class RoutedApiProxy:
+class RoutedApiProxy(HttpProxy):
     """One routed API, with the workers of one model."""
+
+    kind = "routed-api"
+    capabilities = Capabilities(list=False, remove=True, tag=False, drain=False, async_add=False, probes_on_add=False)
+    """It can be told, and not be asked."""
+    no_drain = "the routed API has no draining"
 
     def __init__(self, config: ProxyConfig) -> None:
         options = config.options
         if not isinstance(options, RoutedApiOptions):
             raise TypeError(f"{config.name}: made with {type(options).__name__}, not with RoutedApiOptions")
-        self._name = config.name
+        super().__init__(config)
         self._model = options.model_name
         self._worker_key = config.secrets.get("worker_key", NO_KEY)
-        self._http = AdminHttp(config)
 
     def __repr__(self) -> str:
-        return f"RoutedApiProxy({self._name!r}, {self._http!r}, model={self._model!r})"
-
-    @property
-    def name(self) -> str:
-        """Its name in the configuration."""
-        return self._name
-
-    @property
-    def kind(self) -> str:
-        """`routed-api`."""
-        return KIND.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """It can be told, and not be asked."""
-        return _CAPABILITIES
-
-    def canonical_url(self, url: str) -> str:
-        """The proxy compares `api_base` as text; so it is always told the canonical spelling."""
-        return canonical_url(url)
+        return f"RoutedApiProxy({self.name!r}, {self._http!r}, model={self._model!r})"
 
     async def list(self) -> Listing:
         """Raises `ProxyUnavailable`: there is no listing. `capabilities.list` says so beforehand."""
-        raise ProxyUnavailable(f"{self._name}: the routed API has no listing")
+        raise ProxyUnavailable(f"{self.name}: the routed API has no listing")
 
     async def add(self, target: Target) -> Answer:
         """File exactly this worker, once: what may be there of it is deleted first, so that a repetition adds none."""
@@ -120,21 +101,9 @@ class RoutedApiProxy:
         body = {"model_name": worker.model_name, "api_key": self._worker_key, "api_base": worker.api_base}
         return self._read(await self._http.call("POST", "/v1/models/new", body))
 
-    async def drain(self, entry: Entry) -> Answer:
-        """Not offered."""
-        return Unsupported("the routed API has no draining")
-
     async def remove(self, entry: Entry) -> Answer:
         """Delete exactly the worker with this URL. One that is not there is `Done`."""
         return await self._delete(Deployment(model_name=self._model, api_base=entry.url))
-
-    async def outcome(self, pending: Pending) -> Answer:
-        """Nothing is ever pending here."""
-        return pending
-
-    async def close(self) -> None:
-        """Let go of connections."""
-        await self._http.close()
 
     async def _delete(self, worker: Deployment) -> Answer:
         """The only place that deletes; a `Deployment` always names one worker."""
@@ -157,5 +126,5 @@ class RoutedApiProxy:
 
 
 KIND: Final = ProxyKind(
-    name="routed-api", make=RoutedApiProxy, options=RoutedApiOptions, model=True, serves_clients=False
+    name=RoutedApiProxy.kind, make=RoutedApiProxy, options=RoutedApiOptions, model=True, serves_clients=False
 )

@@ -16,23 +16,13 @@ from urllib.parse import quote
 import msgspec
 
 from rollbook.adapters.proxies import sglang_old
-from rollbook.adapters.proxies.http import AdminHttp, Reply
+from rollbook.adapters.proxies.base import HttpProxy
+from rollbook.adapters.proxies.http import Reply
 from rollbook.adapters.proxies.kinds import ProxyConfig, ProxyKind
 from rollbook.adapters.proxies.sglang_old import OLD_CAPABILITIES
-from rollbook.adapters.proxies.urls import canonical_url
 from rollbook.adapters.proxies.workers_api import Refusal, WorkersReader, listed_url, refused
 from rollbook.events import InvalidName, validate_name
-from rollbook.projections.ports import (
-    Answer,
-    Capabilities,
-    Done,
-    Entry,
-    Failed,
-    Listing,
-    Pending,
-    Target,
-    Unsupported,
-)
+from rollbook.projections.ports import Answer, Capabilities, Done, Entry, Failed, Listing, Pending, Target
 
 FLEET_LABEL: Final = "rollbook.fleet"
 WORKER_LABEL: Final = "rollbook.worker"
@@ -77,29 +67,21 @@ class _WorkerState(msgspec.Struct):
     """The last job for the URL, whoever asked for it, unless it succeeded."""
 
 
-class SglangProxy:
+class SglangProxy(HttpProxy):
     """One sglang-router. The fleet is written into every entry, and names whose entries these are."""
 
+    kind = "sglang"
+    no_drain = "sglang-router has no draining; a removed worker finishes what it is working on"
+
     def __init__(self, config: ProxyConfig) -> None:
-        self._name = config.name
+        super().__init__(config)
         self._fleet = config.fleet
-        self._http = AdminHttp(config)
         self._reader = WorkersReader(config.name)
         self._version: str | None = None
         """`0.3`, `0.2` or `0.1`, by what was listed last; None before that. May be another one by now."""
 
     def __repr__(self) -> str:
-        return f"SglangProxy({self._name!r}, {self._http!r}, fleet={self._fleet!r})"
-
-    @property
-    def name(self) -> str:
-        """Its name in the configuration."""
-        return self._name
-
-    @property
-    def kind(self) -> str:
-        """`sglang`."""
-        return KIND.name
+        return f"SglangProxy({self.name!r}, {self._http!r}, fleet={self._fleet!r})"
 
     @property
     def capabilities(self) -> Capabilities:
@@ -108,10 +90,6 @@ class SglangProxy:
         Ten jobs are carried out at a time and an add of a dead worker holds one for up to half an hour; so four adds.
         """
         return OLD_CAPABILITIES if self._version == sglang_old.VERSION else _CAPABILITIES
-
-    def canonical_url(self, url: str) -> str:
-        """The router lists a URL as it was added; so it is added, and read, in its canonical spelling."""
-        return canonical_url(url)
 
     async def list(self) -> Listing:
         """All of `GET /workers`, which has no pages; where there is none, of `GET /list_workers`. Finds the version."""
@@ -158,10 +136,6 @@ class SglangProxy:
             return Pending(reply.decode(_Accepted).worker_id)
         return _refused(reply)
 
-    async def drain(self, entry: Entry) -> Answer:
-        """Not offered: requests in flight finish after a removal anyway."""
-        return Unsupported("sglang-router has no draining; a removed worker finishes what it is working on")
-
     async def remove(self, entry: Entry) -> Answer:
         """Queue a removal by id. An id that the router does not know is not there: `Done`, as far as it can say.
 
@@ -199,10 +173,6 @@ class SglangProxy:
             failed = job.status == "failed"
             return Failed(job.message or "the router's job failed without a reason") if failed else pending
         return pending if state.worker_type == "unknown" else Done()
-
-    async def close(self) -> None:
-        """Let go of connections."""
-        await self._http.close()
 
 
 def _same_life(one: Entry, other: Entry) -> bool:
@@ -250,4 +220,4 @@ def _refused(reply: Reply) -> Failed:
     return refused(reply, _OTHER_API if reply.status == HTTPStatus.NOT_FOUND else "is admin_url right?")
 
 
-KIND: Final = ProxyKind(name="sglang", make=SglangProxy, roles=True, model=True, bootstrap=True)
+KIND: Final = ProxyKind(name=SglangProxy.kind, make=SglangProxy, roles=True, model=True, bootstrap=True)

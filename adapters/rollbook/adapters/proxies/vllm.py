@@ -13,25 +13,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from rollbook.adapters.proxies.http import AdminHttp, Reply
+from rollbook.adapters.proxies.base import HttpProxy
+from rollbook.adapters.proxies.http import Reply
 from rollbook.adapters.proxies.kinds import ProxyConfig, ProxyKind
-from rollbook.adapters.proxies.urls import canonical_url
 from rollbook.adapters.proxies.workers_api import WorkersReader, listed_url, refused
-from rollbook.projections.ports import (
-    Answer,
-    Capabilities,
-    Done,
-    Entry,
-    Failed,
-    Listing,
-    Pending,
-    Target,
-    Unsupported,
-)
+from rollbook.projections.ports import Answer, Capabilities, Done, Entry, Failed, Listing, Target, Unsupported
 
-_CAPABILITIES: Final = Capabilities(
-    list=True, remove=True, tag=False, drain=False, async_add=False, probes_on_add=True, adds_in_flight=4
-)
 _OTHER_API: Final = "this is not the vllm-router API; is admin_url right, and the kind?"
 
 
@@ -47,35 +34,19 @@ class _Did(msgspec.Struct):
     message: str = ""
 
 
-class VllmProxy:
+class VllmProxy(HttpProxy):
     """One vllm-router."""
 
+    kind = "vllm"
+    capabilities = Capabilities(
+        list=True, remove=True, tag=False, drain=False, async_add=False, probes_on_add=True, adds_in_flight=4
+    )
+    """Adds wait for the worker to answer, each in its own request; one that nobody waits for is given up."""
+    no_drain = "vllm-router has no draining; a removed worker finishes what it is working on"
+
     def __init__(self, config: ProxyConfig) -> None:
-        self._name = config.name
-        self._http = AdminHttp(config)
+        super().__init__(config)
         self._reader = WorkersReader(config.name)
-
-    def __repr__(self) -> str:
-        return f"VllmProxy({self._name!r}, {self._http!r})"
-
-    @property
-    def name(self) -> str:
-        """Its name in the configuration."""
-        return self._name
-
-    @property
-    def kind(self) -> str:
-        """`vllm`."""
-        return KIND.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Adds wait for the worker to answer, each in its own request; one that nobody waits for is given up."""
-        return _CAPABILITIES
-
-    def canonical_url(self, url: str) -> str:
-        """The router lists a URL as it was added; so it is added, and read, in its canonical spelling."""
-        return canonical_url(url)
 
     async def list(self) -> Listing:
         """All of `GET /workers`, which has no pages. The router does not tell its version."""
@@ -93,21 +64,9 @@ class VllmProxy:
             return Unsupported(f"vllm-router takes {target.role} workers on its command line only, not later")
         return _did(await self._http.call("POST", "/workers", {"url": target.url}))
 
-    async def drain(self, entry: Entry) -> Answer:
-        """Not offered: requests in flight finish after a removal anyway."""
-        return Unsupported("vllm-router has no draining; a removed worker finishes what it is working on")
-
     async def remove(self, entry: Entry) -> Answer:
         """Remove whatever has the entry's URL, which is all that the router knows of it; `Done` also if nothing has."""
         return _did(await self._http.call("DELETE", f"/workers/{quote(entry.handle, safe='')}"))
-
-    async def outcome(self, pending: Pending) -> Answer:
-        """Nothing is ever pending here."""
-        return pending
-
-    async def close(self) -> None:
-        """Let go of connections."""
-        await self._http.close()
 
 
 def _did(reply: Reply) -> Answer:
@@ -125,4 +84,4 @@ def _entry(worker: _Worker) -> Entry:
     )
 
 
-KIND: Final = ProxyKind(name="vllm", make=VllmProxy, example="http://127.0.0.1:30000")
+KIND: Final = ProxyKind(name=VllmProxy.kind, make=VllmProxy, example="http://127.0.0.1:30000")
