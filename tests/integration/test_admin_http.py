@@ -205,6 +205,19 @@ async def test_a_listing_of_more_entries_than_can_be_read_in_time_is_none():
             await proxy.list()
 
 
+async def test_nor_is_such_a_listing_of_urls_alone():
+    """I10: as routers before 0.2 list, and those of miles."""
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.path == "/workers":
+            return web.Response(status=404)
+        return web.json_response({"urls": [""] * (MOST_ENTRIES + 1)})
+
+    async with answering(answer) as proxy:
+        with pytest.raises(ProxyUnavailable, match="it lists 50001 workers, 50000 can be read"):
+            await proxy.list()
+
+
 async def test_the_last_incarnation_that_there_can_be_is_recognised():
     """I11: whoever numbers lives by the clock's microseconds has 16 digits."""
     labels = {

@@ -16,7 +16,7 @@ import msgspec
 from rollbook.adapters.proxies.base import HttpProxy
 from rollbook.adapters.proxies.http import Reply
 from rollbook.adapters.proxies.kinds import ProxyKind
-from rollbook.adapters.proxies.workers_api import MOST_ENTRIES, listed_url
+from rollbook.adapters.proxies.workers_api import listed_url, require_readable
 from rollbook.projections.ports import Answer, Capabilities, Done, Entry, Failed, Listing, Role, Target
 
 _OTHER_API: Final = "this is not the API of LMDeploy's proxy; is admin_url right, and the kind?"
@@ -60,8 +60,7 @@ class LmdeployProxy(HttpProxy):
         if reply.status != HTTPStatus.OK:
             raise reply.unusable(_OTHER_API)
         nodes = reply.decode(dict[str, _Node])
-        if len(nodes) > MOST_ENTRIES:
-            raise reply.unusable(f"it lists {len(nodes)} nodes, {MOST_ENTRIES} can be read; is admin_url right?")
+        require_readable(reply, len(nodes))
         return Listing(tuple(_entry(url, node) for url, node in nodes.items()))
 
     async def add(self, target: Target) -> Answer:

@@ -15,15 +15,11 @@ import msgspec
 
 from rollbook.adapters.proxies.base import HttpProxy
 from rollbook.adapters.proxies.kinds import ProxyKind
-from rollbook.adapters.proxies.workers_api import listed_url
+from rollbook.adapters.proxies.workers_api import list_urls
 from rollbook.projections.ports import Answer, Capabilities, Done, Entry, Failed, Listing, Target, Unsupported
 
 _OTHER_API: Final = "this is not the API of a miles or slime router; is admin_url right, and the kind?"
 _NO_REMOVAL: Final = "miles and slime routers have no removal; a worker that is dead gets no requests, but stays listed"
-
-
-class _Urls(msgspec.Struct):
-    urls: list[str]
 
 
 class _Added(msgspec.Struct):
@@ -40,11 +36,7 @@ class MilesProxy(HttpProxy):
 
     async def list(self) -> Listing:
         """Every URL that was ever added, dead ones too: the router does not tell them apart."""
-        reply = await self._http.call("GET", "/list_workers")
-        if reply.status != HTTPStatus.OK:
-            # Any path that the router does not know is passed on to a worker, whose answer this may be.
-            raise reply.unusable(_OTHER_API)
-        return Listing(tuple(Entry(url=listed_url(url), handle=url) for url in reply.decode(_Urls).urls))
+        return Listing(await list_urls(self._http, _OTHER_API))
 
     async def add(self, target: Target) -> Answer:
         """Add the URL; nothing happens if it is there already. `Unsupported` for one half of a disaggregated pair."""

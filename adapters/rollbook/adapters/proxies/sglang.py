@@ -20,7 +20,7 @@ from rollbook.adapters.proxies.base import HttpProxy
 from rollbook.adapters.proxies.http import Reply
 from rollbook.adapters.proxies.kinds import ProxyConfig, ProxyKind
 from rollbook.adapters.proxies.sglang_old import OLD_CAPABILITIES
-from rollbook.adapters.proxies.workers_api import Refusal, WorkersReader, listed_url, refused
+from rollbook.adapters.proxies.workers_api import Refusal, WorkersReader, list_urls, listed_url, refused
 from rollbook.events import InvalidName, validate_name
 from rollbook.projections.ports import Answer, Capabilities, Done, Entry, Failed, Listing, Pending, Target
 
@@ -102,7 +102,7 @@ class SglangProxy(HttpProxy):
         if reply.status == HTTPStatus.NOT_FOUND:
             if reply.body:  # a page of another program, or of a worker to whom a router of another kind passed it on
                 raise reply.unusable(_OTHER_API)
-            return await sglang_old.list_old(self._http, _OTHER_API)
+            return Listing(await list_urls(self._http, _OTHER_API), version=sglang_old.VERSION)
         entries = self._reader.entries(reply, _Worker, _entry)
         if entries:
             return Listing(entries, version="0.3" if _UUID.fullmatch(entries[0].handle) else "0.2")

@@ -10,11 +10,8 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote
 
-import msgspec
-
 from rollbook.adapters.proxies.http import AdminHttp, Reply
-from rollbook.adapters.proxies.workers_api import listed_url
-from rollbook.projections.ports import Answer, Capabilities, Done, Entry, Failed, Listing, Target, Unsupported
+from rollbook.projections.ports import Answer, Capabilities, Done, Entry, Failed, Target, Unsupported
 
 OLD_CAPABILITIES: Final = Capabilities(
     list=True, remove=True, tag=False, drain=False, async_add=False, probes_on_add=True, adds_in_flight=4
@@ -22,19 +19,6 @@ OLD_CAPABILITIES: Final = Capabilities(
 VERSION: Final = "0.1"
 
 _LONGEST_SENTENCE: Final = 1000
-
-
-class _Urls(msgspec.Struct):
-    urls: list[str]
-
-
-async def list_old(http: AdminHttp, hint: str) -> Listing:
-    """All of `GET /list_workers`. Raises `ProxyUnavailable` with `hint` if that is not there either."""
-    reply = await http.call("GET", "/list_workers")
-    if reply.status != HTTPStatus.OK:
-        raise reply.unusable(hint)
-    entries = tuple(Entry(url=listed_url(url), handle=url) for url in reply.decode(_Urls).urls)
-    return Listing(entries, version=VERSION)
 
 
 async def add_old(http: AdminHttp, target: Target) -> Answer:

@@ -1,4 +1,8 @@
-"""What routers with a `/workers` API share: sglang-router, and vllm-router, which began as a copy of it."""
+"""What routers' admin APIs share: `/workers`, the older `/list_workers`, and how long a listing may be.
+
+vllm-router began as a copy of sglang-router, and has its `/workers`; the routers of miles and slime have what it had
+before.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import Final, TypeVar
 import msgspec
 import structlog
 
-from rollbook.adapters.proxies.http import Reply
+from rollbook.adapters.proxies.http import AdminHttp, Reply
 from rollbook.adapters.proxies.urls import UnusableURL, canonical_url
 from rollbook.projections.ports import Entry, Failed
 
@@ -23,6 +27,10 @@ W = TypeVar("W")
 
 class _Workers(msgspec.Struct):
     workers: list[msgspec.Raw]
+
+
+class _Urls(msgspec.Struct):
+    urls: list[str]
 
 
 class Refusal(msgspec.Struct):
@@ -52,8 +60,7 @@ class WorkersReader:
         if reply.status != HTTPStatus.OK:
             raise reply.unusable()
         workers = reply.decode(_Workers).workers
-        if len(workers) > MOST_ENTRIES:
-            raise reply.unusable(f"it lists {len(workers)} workers, {MOST_ENTRIES} can be read; is admin_url right?")
+        require_readable(reply, len(workers))
         entries: list[Entry] = []
         read: dict[bytes, Entry] = {}
         unreadable = 0
@@ -73,6 +80,22 @@ class WorkersReader:
             self._unreadable = unreadable
             _log.warning("proxy.listing.unreadable_entries", proxy=self._proxy, entries=unreadable)
         return tuple(entries)
+
+
+async def list_urls(http: AdminHttp, hint: str) -> tuple[Entry, ...]:
+    """All of `GET /list_workers`. Raises `ProxyUnavailable`, with `hint` if there is no such page."""
+    reply = await http.call("GET", "/list_workers")
+    if reply.status != HTTPStatus.OK:
+        raise reply.unusable(hint)
+    urls = reply.decode(_Urls).urls
+    require_readable(reply, len(urls))
+    return tuple(Entry(url=listed_url(url), handle=url) for url in urls)
+
+
+def require_readable(reply: Reply, entries: int) -> None:
+    """Raise `ProxyUnavailable` for a listing of so many entries that reading them takes too long [I10]."""
+    if entries > MOST_ENTRIES:
+        raise reply.unusable(f"it lists {entries} workers, {MOST_ENTRIES} can be read; is admin_url right?")
 
 
 def listed_url(url: str) -> str:
