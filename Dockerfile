@@ -8,7 +8,7 @@ ENV PYTHONUNBUFFERED=1 \
     PIP_ROOT_USER_ACTION=ignore
 # A named volume takes its owner from the folder it is mounted over.
 RUN useradd --system --create-home --uid 10001 rollbook \
-    && install -d -o rollbook -g rollbook /etc/rollbook /etc/rollbook/.rollbook /var/lib/nats
+    && install -d -o rollbook -g rollbook /etc/rollbook /var/lib/nats
 COPY constraints.txt /tmp/constraints.txt
 
 FROM base AS router
