@@ -96,6 +96,23 @@ async def question(client: Client, subject: str, body: dict[str, Any] | None = N
     raise _refused(subject, error)
 
 
+async def stream_info(client: Client, stream: str, *, timeout: float) -> dict[str, Any]:
+    """Configuration and state of a stream, as its leader has them. Raises `LogUnavailable`, also if there is none."""
+    try:
+        return dict(await question(client, f"STREAM.INFO.{stream}", timeout=timeout))
+    except Refused as exc:
+        raise unavailable(stream, exc) from exc
+
+
+def unavailable(stream: str, refused: Refused) -> LogUnavailable:
+    """What it means to a reader that JetStream said no to a question about the fleet's stream."""
+    more = ""
+    if refused.err_code == NO_STREAM:
+        more = ": this NATS server has no log of the fleet; start `rollbook up`, which makes it, or correct the "
+        more += "fleet's name or the server's address"
+    return LogUnavailable(f"stream {stream}: {refused.description}{more}")
+
+
 async def publish(client: Client, subject: str, payload: bytes, headers: dict[str, str], *, timeout: float) -> Ack:
     """Publish to a stream and wait for its acknowledgement. Raises `Refused` or `LogUnavailable`."""
     answer = await client.ask(subject, payload, headers=headers, timeout=timeout)

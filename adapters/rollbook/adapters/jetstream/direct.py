@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from rollbook.adapters.jetstream.api import NANO, NO_MESSAGE, Refused, nanoseconds, question
+from rollbook.adapters.jetstream.api import NANO, NO_MESSAGE, Refused, nanoseconds, question, stream_info, unavailable
 from rollbook.adapters.jetstream.client import Client, Message
 from rollbook.adapters.jetstream.pull import Broken
 from rollbook.projections.ports import LogUnavailable, Stored
@@ -55,7 +55,7 @@ async def last_on(client: Client, stream: str, subject: str, *, timeout: float) 
     except Refused as exc:
         if exc.err_code == NO_MESSAGE:
             return 0
-        raise LogUnavailable(f"stream {stream}: {exc.description}") from exc
+        raise unavailable(stream, exc) from exc
     return int(answer["message"]["seq"])
 
 
@@ -94,7 +94,8 @@ class Pages:
 
     async def _step(self) -> list[Stored]:
         """All that is certainly next, in order; nothing if there is none now, after a pause."""
-        end = (await self._info())["state"]["last_seq"]
+        info = await stream_info(self._client, self._stream, timeout=self._timeout)
+        end = info["state"]["last_seq"]
         if end < self._next:
             await asyncio.sleep(POLL)
             return []
@@ -114,12 +115,6 @@ class Pages:
             await asyncio.sleep(POLL)  # the replica that answered lags behind the leader
         self._next = max(bound + 1, self._next)
         return ready
-
-    async def _info(self) -> dict[str, Any]:
-        try:
-            return dict(await question(self._client, f"STREAM.INFO.{self._stream}", timeout=self._timeout))
-        except Refused as exc:
-            raise LogUnavailable(f"stream {self._stream}: {exc.description}") from exc
 
     async def close(self) -> None:
         """There is nothing to let go of."""

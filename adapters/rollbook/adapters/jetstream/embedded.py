@@ -22,6 +22,7 @@ import structlog
 
 from rollbook.adapters.children import tied
 from rollbook.adapters.jetstream.folder import EmbeddedError, Folder
+from rollbook.projections.ending import end
 
 _log = structlog.get_logger(__name__)
 
@@ -95,8 +96,7 @@ class EmbeddedServer:
         watcher, self._watcher = self._watcher, None
         try:
             self._folder.withdraw()
-            watcher.cancel()
-            await asyncio.wait({watcher})
+            await end(watcher)
             await self._end()
         finally:
             self._folder.unlock()

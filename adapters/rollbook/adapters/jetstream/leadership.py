@@ -40,7 +40,6 @@ LOOKS: Final = 20
 """Within one lease, of those who wait for it to be free."""
 MOST_PAUSE: Final = 0.2
 """Seconds between two such looks: what is given back is not left lying."""
-_NANO: Final = 1_000_000_000
 _OPERATION: Final = "KV-Operation"
 
 
@@ -267,8 +266,8 @@ class JetStreamLeadership:
             "storage": "file",
             "discard": "new",
             "max_msgs_per_subject": 1,
-            "max_age": int(self._lasts * _NANO),
-            "duplicate_window": int(self._lasts * _NANO),
+            "max_age": int(self._lasts * api.NANO),
+            "duplicate_window": int(self._lasts * api.NANO),
             "num_replicas": self._replicas,
             "allow_rollup_hdrs": True,
             "allow_direct": True,

@@ -235,10 +235,7 @@ class JetStreamLog:
         return _stored(await self._message({"last_by_subj": subject}))
 
     async def _info(self) -> dict[str, Any]:
-        try:
-            return dict(await question(self._client, f"STREAM.INFO.{self._stream}", timeout=self._timeout))
-        except Refused as exc:
-            raise LogUnavailable(f"stream {self._stream}: {exc.description}") from exc
+        return await api.stream_info(self._client, self._stream, timeout=self._timeout)
 
     async def _message(self, which: dict[str, Any]) -> dict[str, Any] | None:
         # Asked of the stream's leader. A direct get may be answered by a replica that has not heard the latest.
@@ -247,7 +244,7 @@ class JetStreamLog:
         except Refused as exc:
             if exc.err_code == api.NO_MESSAGE:
                 return None
-            raise LogUnavailable(f"stream {self._stream}: {exc.description}") from exc
+            raise api.unavailable(self._stream, exc) from exc
         return dict(answer["message"])
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from rollbook.adapters.jetstream.api import NO_STREAM, STREAM_EXISTS, Refused, question
+from rollbook.adapters.jetstream.api import NANO, NO_STREAM, STREAM_EXISTS, Refused, question
 from rollbook.adapters.jetstream.client import Client
 from rollbook.events import stream_name, stream_subjects
 from rollbook.projections.ports import LogMisconfigured, LogUnavailable
@@ -21,7 +21,6 @@ _log = structlog.get_logger(__name__)
 
 DUPLICATE_WINDOW: Final = 120
 """Seconds within which an id that is stored already is recognised."""
-_NANO: Final = 1_000_000_000
 _ATTEMPTS: Final = 3
 _LOOK: Final = 0.1
 """Seconds between two looks at how far the replicas are."""
@@ -45,7 +44,7 @@ def wanted(fleet: str, replicas: int) -> Settings:
         "max_msg_size": -1,
         "max_consumers": -1,
         "num_replicas": replicas,
-        "duplicate_window": DUPLICATE_WINDOW * _NANO,
+        "duplicate_window": DUPLICATE_WINDOW * NANO,
         "deny_delete": True,
         "allow_direct": True,
         "allow_atomic": True,

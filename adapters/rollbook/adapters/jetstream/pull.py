@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 import nats.errors
 
-from rollbook.adapters.jetstream.api import Refused, question
+from rollbook.adapters.jetstream.api import NANO, Refused, question
 from rollbook.adapters.jetstream.client import Client, Sink
 from rollbook.projections.ending import end
 from rollbook.projections.ports import LogError, LogUnavailable, Stored
@@ -42,7 +42,6 @@ EXPIRES: Final = 60.0
 """Seconds that a request stays open; then it is renewed."""
 INACTIVE: Final = 30.0
 """Seconds after which the server removes a consumer that nobody asks any more."""
-_NANO: Final = 1_000_000_000
 
 _ENDED: Final = (b"408", b"409 Message Size Exceeds MaxBytes", b"409 Batch Completed")
 """Statuses that end one request and nothing else; the rest of its credit comes back."""
@@ -75,8 +74,8 @@ class Pull:
             {
                 "batch": BATCH,
                 "max_bytes": max(MAX_BYTES, 2 * client.max_payload),
-                "expires": int(EXPIRES * _NANO),
-                "idle_heartbeat": int(HEARTBEAT * _NANO),
+                "expires": int(EXPIRES * NANO),
+                "idle_heartbeat": int(HEARTBEAT * NANO),
             }
         )
         self._watching: asyncio.Task[None] | None = None
@@ -99,7 +98,7 @@ class Pull:
             "replay_policy": "instant",
             "mem_storage": True,
             "num_replicas": 1,
-            "inactive_threshold": int(INACTIVE * _NANO),
+            "inactive_threshold": int(INACTIVE * NANO),
         }
         if subjects:
             config["filter_subjects"] = list(subjects)
@@ -172,7 +171,7 @@ class Pull:
             return
         self._delivered += 1
         self._newest = int(sequence)
-        self._buffer.append(Stored(int(sequence), subject.decode(errors="replace"), payload, int(stored_at) / _NANO))
+        self._buffer.append(Stored(int(sequence), subject.decode(errors="replace"), payload, int(stored_at) / NANO))
         self._wake()
 
     def _status(self, headers: bytes) -> None:
