@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from rollbook.events import WorkerDown, WorkerFact, WorkerStarted, WorkerUp
+from rollbook.events import Evidence, WorkerDown, WorkerFact, WorkerStarted, WorkerUp
 from rollbook.projections.ports import Clock
 from rollbook.projections.recovery.ports import ManagedWorker, ManagerUnavailable, NotStarted, Termination
 
@@ -86,13 +86,10 @@ class MemoryWorkerManager:
         """Its process dies, and the manager notices."""
         await self._end(worker, "exited", "it was killed")
 
-    async def _end(self, name: str, evidence: str, reason: str) -> None:
+    async def _end(self, name: str, evidence: Evidence, reason: str) -> None:
         life = self._lives[name]
         life.alive = False
-        fact = msgspec.convert(
-            {"worker": name, "incarnation": life.incarnation, "evidence": evidence, "reason": reason}, WorkerDown
-        )
-        await self._say(fact)
+        await self._say(WorkerDown(worker=name, incarnation=life.incarnation, evidence=evidence, reason=reason))
 
     def _require(self) -> None:
         if not self.available:
