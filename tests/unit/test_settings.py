@@ -176,7 +176,11 @@ def test_static_addresses(tmp_path):
         ),
         (
             changed("nats://127", "nats://me:hunter2@127"),
-            ["nats.url: credentials do not belong in a URL; write nats://host:4222 and a secret reference"],
+            [
+                "nats.url: credentials do not belong in a URL; write nats://host:4222, and a token into "
+                "ROLLBOOK_NATS_TOKEN or the secret that nats.token refers to (likewise ROLLBOOK_NATS_USER and "
+                "ROLLBOOK_NATS_PASSWORD)"
+            ],
         ),
         (
             changed("http://127", "http://me:hun/ter2@127"),
@@ -322,6 +326,10 @@ def test_static_addresses(tmp_path):
         (
             GOOD + "[reconcile]\nbackoff_first = 20",
             ["reconcile.backoff_first: is longer than backoff_most; the first delay is the shortest"],
+        ),
+        (
+            GOOD + "[pools.rollout.recovery]\nbackoff_first = 200",
+            ["pools.rollout.recovery.backoff_first: is longer than backoff_most; the first delay is the shortest"],
         ),
         (
             changed('url = "nats://127.0.0.1:4222"', 'token = { env = "T" }'),

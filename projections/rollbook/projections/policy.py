@@ -50,7 +50,7 @@ class ProxyPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReconcilePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Deadlines and paces of a lane. All in seconds."""
+    """Deadlines and paces of a lane. Times are in seconds."""
 
     resync: float = 5.0
     """Between two full read-backs when nothing happens: what a proxy lost by itself is repaired within this time."""

@@ -22,7 +22,7 @@ from rollbook.adapters.settings.model import (
     StaticProvider,
     WebSettings,
 )
-from rollbook.adapters.settings.shapes import expected, without_none
+from rollbook.adapters.settings.shapes import expected, struct_info, without_none
 from rollbook.projections.health.policy import HealthPolicy
 from rollbook.projections.policy import PoolPolicy, ReconcilePolicy, SnapshotPolicy
 from rollbook.projections.recovery.policy import RecoveryPolicy
@@ -99,8 +99,9 @@ secret itself.
 | `ROLLBOOK_PROXIES_ROUTER_A_ADMIN_URL` | `admin_url` of the proxy named `router-a` |
 
 A variable changes a pool, proxy or worker that the file declares; it declares none. One that overrides nothing is
-warned about, with the nearest that would. Commands that only read or write facts (`log`, `publish`) need no file where
-`ROLLBOOK_FLEET` and `ROLLBOOK_NATS_URL` are set. `ROLLBOOK_DEBUG=1` shows the traceback of an unexpected failure."""
+warned about, with the nearest that would. `up`, `monitor`, `recover`, `stop`, `check`, `reconcile --once` and
+`replay --with` need the file; without one, all others find the log by `ROLLBOOK_FLEET` and `ROLLBOOK_NATS_URL`.
+`ROLLBOOK_DEBUG=1` shows the traceback of an unexpected failure."""
 
 
 def page() -> Iterator[str]:
@@ -114,10 +115,8 @@ def page() -> Iterator[str]:
         yield ""
         yield "| key | is | default | |"
         yield "|---|---|---|---|"
-        info = inspect.type_info(struct)
-        assert isinstance(info, inspect.StructType)  # noqa: S101 - what `_SECTIONS` holds
         told = field_docstrings(struct)
-        for field in info.fields:
+        for field in struct_info(struct).fields:
             kind = without_none(field.type)
             yield f"| `{field.name}` | {_kind(kind)} | {_default(field, kind)} | {one_line(told[field.name])} |"
 

@@ -16,6 +16,7 @@ from rollbook.adapters.settings.checks import HTTP_SCHEMES, Problem
 from rollbook.adapters.settings.model import LeadershipSettings, Settings
 from rollbook.adapters.spelling import nearest
 from rollbook.projections.policy import PoolPolicy, ReconcilePolicy
+from rollbook.projections.recovery.policy import RecoveryPolicy
 
 LEASE_PER_CALL: Final = 5 / 3
 """A lease is at least so many times as long as a call. It is renewed every fifth of its time, so one renewal can fail
@@ -32,10 +33,17 @@ def check_together(tree: dict[str, Any]) -> Iterator[Problem]:
     yield from _check_lease(tree, proxies)
     if pools is not None:
         yield from _check_pools(proxies, pools)
-    pace = tree.get("reconcile") or {}
-    first, most = (pace.get(key, getattr(ReconcilePolicy(), key)) for key in ("backoff_first", "backoff_most"))
+    yield from _check_backoff(("reconcile",), tree.get("reconcile"), ReconcilePolicy())
+    for name, pool in (pools or {}).items():
+        yield from _check_backoff(("pools", name, "recovery"), (pool or {}).get("recovery"), RecoveryPolicy())
+
+
+def _check_backoff(
+    here: tuple[str, ...], paces: dict[str, Any] | None, default: ReconcilePolicy | RecoveryPolicy
+) -> Iterator[Problem]:
+    first, most = ((paces or {}).get(key, getattr(default, key)) for key in ("backoff_first", "backoff_most"))
     if first is not None and most is not None and first > most:
-        yield ("reconcile", "backoff_first"), "is longer than backoff_most; the first delay is the shortest"
+        yield (*here, "backoff_first"), "is longer than backoff_most; the first delay is the shortest"
 
 
 def _check_nats(nats: dict[str, Any]) -> Iterator[Problem]:
