@@ -113,6 +113,9 @@ async def saying(status: int, body: object):
         (200, "Failed to add, please check the input url.", "Failed to add", "Failed to add"),
         (200, "", "answered ''", "answered ''"),
         (200, '{"error_code": "10402"}', "error 10402, without a reason", "error 10402"),
+        pytest.param(
+            200, '{"x": ' + "[" * 100_000, "the proxy answered", "the proxy answered", id="too deep to be read"
+        ),
         (404, {"detail": "Replica http://h is not in the pool."}, Done(), Done()),
         (502, {"detail": "Failed to reach replica at http://h."}, "Failed to reach", "Failed to reach"),
     ],

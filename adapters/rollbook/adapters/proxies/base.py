@@ -28,7 +28,10 @@ class HttpProxy:
         return f"{type(self).__name__}({self.name!r}, {self._http!r})"
 
     def canonical_url(self, url: str) -> str:
-        """Routers keep a URL as the text that they were told; so they are told, and read, its canonical spelling."""
+        """Routers keep a URL as the text that they were told; so they are told, and read, its canonical spelling.
+
+        Raises `UnusableURL`.
+        """
         return canonical_url(url)
 
     async def drain(self, entry: Entry) -> Answer:

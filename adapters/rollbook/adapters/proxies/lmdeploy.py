@@ -98,7 +98,7 @@ def _read(reply: Reply, url: str) -> Answer:
 def _reason(said: str, url: str) -> str:
     try:
         failure = msgspec.json.decode(said, type=_Failure)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return f"{url}: the proxy answered {said[:300]!r}"
     return f"the proxy could not ask {url}: error {failure.error_code}, {failure.text[:300] or 'without a reason'}"
 
