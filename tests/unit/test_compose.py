@@ -4,12 +4,13 @@ import os
 import shutil
 import subprocess
 import sys
-import tomllib
 from functools import cache
 from pathlib import Path
 
 import pytest
 from ruamel.yaml import YAML
+
+from rollbook.adapters.settings import load
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = YAML(typ="safe").load(ROOT / "compose.yaml")
@@ -117,16 +118,16 @@ def test_build_targets_and_copied_files_exist():
     assert allowed == set(copied)
 
 
-def test_the_controllers_configuration_names_the_services():
-    config = tomllib.loads((ROOT / "deploy/rollbook.toml").read_text())
+def test_the_controllers_configuration_is_good_and_names_the_services():
+    config = load(ROOT / "deploy/rollbook.toml", environ={}, cwd=ROOT).settings
     workers = {
         option(c, "--name"): f"{service}:{option(c, '--port')}"
         for service, c in commands("rollbook").items()
         if c[1] == "demo-worker"
     }
-    assert {name: w["primary"] for name, w in config["provider"]["workers"].items()} == workers
+    assert {name: named["primary"] for name, named in config.provider.workers.items()} == workers
     (router,) = [(service, flag) for service, c in commands("sglang-router").items() for flag in c if "--port=" in flag]
-    assert config["proxies"][0]["admin_url"] == f"http://{router[0]}:{router[1].removeprefix('--port=')}"
+    assert config.proxies[0].admin_url == f"http://{router[0]}:{router[1].removeprefix('--port=')}"
     for service in workers.values():
         environment = SERVICES[service.split(":")[0]]["environment"]
-        assert environment == {"ROLLBOOK_NATS_URL": config["nats"]["url"], "ROLLBOOK_FLEET": config["fleet"]}
+        assert environment == {"ROLLBOOK_NATS_URL": config.nats.url, "ROLLBOOK_FLEET": config.fleet}
