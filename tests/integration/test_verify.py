@@ -8,98 +8,19 @@ import random
 
 import pytest
 from aiohttp import web
-from support.core import TIME
-from support.nats import DEADLINE
 from support.routers import running_router
 from support.until import until
+from support.verifying import OTHER, STRANGER, W, site_at, verdicts
 
 from rollbook.adapters.cli.main import run
 from rollbook.adapters.clock import SystemClock
-from rollbook.adapters.demo.worker import DemoWorker
-from rollbook.adapters.ids import UuidV7
-from rollbook.adapters.jetstream.log import JetStreamLog
-from rollbook.adapters.jetstream.provision import provision
 from rollbook.adapters.memory.proxy import MemoryProxy
-from rollbook.adapters.proxies.opening import open_proxies
-from rollbook.adapters.settings import load
-from rollbook.adapters.verify import Ask, Verifier, doors
-from rollbook.events import Codec, Registered, WorkerCordoned, WorkerDown, WorkerUp
-from rollbook.projections.catchup import state_now
-from rollbook.projections.ports import Capabilities, Done, HostAndPort, Identity, Located, Pending, Target
+from rollbook.adapters.verify import doors
+from rollbook.events import Registered, WorkerCordoned, WorkerDown, WorkerUp
+from rollbook.projections.ports import Capabilities, HostAndPort, Identity, Located
 from rollbook.projections.verification import Verdict
 
 pytestmark = [pytest.mark.integration, pytest.mark.router]
-
-W, OTHER, STRANGER = "rollout-0-0", "rollout-1-0", "stranger-0-0"
-
-
-class Site:
-    """A fleet with one router; what is registered there is up to the test."""
-
-    def __init__(self, folder, client, fleet, url):
-        self.folder = folder
-        self.fleet = fleet
-        self.url = url
-        self.log = JetStreamLog(client, fleet)
-        self.workers = []
-        self.addresses = {}
-
-    def configure(self, nats, router, kind="sglang", more=""):
-        tables = "".join(
-            f'[provider.workers.{name}]\nprimary = "{address}"\n' for name, address in self.addresses.items()
-        )
-        (self.folder / "rollbook.toml").write_text(
-            f'fleet = "{self.fleet}"\n[nats]\nurl = "{nats}"\n[provider]\nkind = "static"\n{tables}[pools.rollout]\n'
-            f'[[proxies]]\nname = "router-a"\nkind = "{kind}"\nadmin_url = "{router}"\npools = ["rollout"]\n{more}'
-        )
-
-    async def worker(self, name, incarnation=1):
-        worker = DemoWorker(name=name, incarnation=incarnation)
-        self.workers.append(worker)
-        self.addresses[name] = (await worker.start())["primary"]
-        return f"http://{self.addresses[name]}"
-
-    async def say(self, *facts):
-        for fact in facts:
-            draft = Codec(self.fleet).draft(fact, id=UuidV7().new(), time=TIME, publisher="test")
-            await self.log.append([draft])
-
-    @property
-    def config(self):
-        return load(None, environ={}, cwd=self.folder)
-
-    @contextlib.asynccontextmanager
-    async def proxy(self):
-        async with open_proxies(self.config.settings, environ={}, base=self.folder) as proxies:
-            yield proxies["router-a"]
-
-    async def register(self, name, url, incarnation=1):
-        """Put an entry of ours into the router, whatever the log says."""
-        async with self.proxy() as proxy:
-            answer = await proxy.add(Target(worker=name, incarnation=incarnation, url=url))
-            assert isinstance(answer, Pending | Done), answer
-            await until(proxy.list, lambda listing: any(entry.url == url for entry in listing.entries))
-
-    async def verify(self, provider=None, router=None, **ask):
-        """`router` stands in for the configured one."""
-        state = await state_now(self.log, _NoSnapshots(), Codec(self.fleet), SystemClock())
-        async with open_proxies(self.config.settings, environ={}, base=self.folder) as proxies:
-            verifier = Verifier(
-                self.config.settings.policy(),
-                lambda: state,
-                proxies=proxies if router is None else {"router-a": router},
-                doors=doors(self.config.settings, environ={}, base=self.folder),
-                provider=provider,
-                admission=None,
-                clock=SystemClock(),
-            )
-            return (await verifier.verify(["router-a"], Ask(**ask))).proxies[0]
-
-
-class _NoSnapshots:
-    async def newest_first(self):
-        for nothing in ():
-            yield nothing
 
 
 class Named:
@@ -124,20 +45,8 @@ def router(tmp_path_factory):
 
 @pytest.fixture
 async def site(tmp_path, nats_server, nats_client, fleet, router):
-    await provision(nats_client, fleet, timeout=DEADLINE)
-    site = Site(tmp_path, nats_client, fleet, router.url)
-    site.configure(nats_server.url, router.url)
-    yield site
-    async with site.proxy() as proxy:
-        for entry in (await proxy.list()).entries:
-            await proxy.remove(entry)
-        await until(proxy.list, lambda listing: not listing.entries)
-    for worker in site.workers:
-        await worker.stop()
-
-
-def verdicts(found):
-    return {one.worker: (one.verdict, one.how) for one in found.answered}
+    async with site_at(tmp_path, nats_client, fleet, router.url, nats_server.url, router.url) as site:
+        yield site
 
 
 async def test_all_is_right(site):
@@ -152,6 +61,18 @@ async def test_all_is_right(site):
     assert {one.incarnation for one in found.answered} == {1}
     # The log does not know of the registrations, so a pass would write them down; it changes nothing at the router.
     assert (found.listed, found.drift, found.differs, found.broken) == (2, (), False, False)
+
+
+async def test_who_is_listed_and_answered_none_is_named(site):
+    for name in (W, OTHER):
+        await site.register(name, await site.worker(name))
+        await site.say(WorkerUp(worker=name, incarnation=1))
+    found = await site.verify(requests=1)
+    [answered] = found.answered
+    [silent] = {W, OTHER} - {answered.worker}
+    assert [note for note in found.notes if note.startswith(f"listed, and answered none of them: {silent} (")]
+    assert not found.differs
+    assert not [note for note in (await site.verify()).notes if "answered none" in note]
 
 
 async def test_a_chat_completion_asks_for_the_model_that_is_served(site):
