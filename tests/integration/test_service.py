@@ -5,6 +5,7 @@ import contextlib
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.core import FLEET
 from support.fleet import BY, Fleet, W
@@ -14,6 +15,7 @@ from support.until import until
 from rollbook.adapters.jetstream.client import NotPermitted
 from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.memory.faults import ProxyFaults
+from rollbook.adapters.memory.leadership import MemoryLeadership
 from rollbook.adapters.service import server
 from rollbook.adapters.service.client import BadRequest, Controllers, ControllerSilent, NoController, Refusal
 from rollbook.adapters.service.frames import ALIVE, FRAME, PART
@@ -48,12 +50,14 @@ class Number(Reply, frozen=True, kw_only=True):
 
 
 WAITING = Verb("waiting", Request, Number, Number)
+ACTING = Verb("acting", Request, Number, Number, acts=True)
 
 
 @contextlib.asynccontextmanager
-async def led(nats_client, *proxies, handlers=HANDLERS, **paces):
+async def led(nats_client, *proxies, handlers=HANDLERS, epoch=1, **paces):
     """A fleet in memory whose controller serves on `nats_client`, and who asks it."""
     fleet = Fleet(*proxies, **paces)
+    fleet.seat.epoch = epoch - 1
     fleet.companions = [service(nats_client, handlers)]
     controller = fleet.controller = fleet.make()
     running = asyncio.create_task(controller.run())
@@ -69,8 +73,8 @@ async def led(nats_client, *proxies, handlers=HANDLERS, **paces):
 async def answers(asking, running, verb):
     if running.done():
         running.result()
-    with contextlib.suppress(NoController, Refusal):
-        await asking.ask(verb, verb.request())
+    with contextlib.suppress(NoController, ControllerSilent, Refusal):
+        await asking.ask(verb, verb.request(), silence=1.0)
         return True
     return False
 
@@ -261,6 +265,94 @@ async def test_who_may_not_ask_is_told_so_at_once(start_nats):
             assert (await asking.ask(INFO, InfoRequest())).owner == "one"
     finally:
         await client.close()
+
+
+# ---------------------------------------------------------------- leaders that do not run, and that lead no more
+
+
+@pytest.fixture
+async def connected(start_nats):
+    """Connections to one server: who asks, a leader's, and its successor's."""
+    url = start_nats().url
+    clients = [await connect(Connection(url=url), name=name, timeout=DEADLINE) for name in ("asker", "old", "new")]
+    yield clients
+    for client in clients:
+        await client.close()
+
+
+def reading_of(client):
+    """Where `client` reads; paused, it is as a process that does not run: the server keeps its subscriptions."""
+    return client._transport._io_writer.transport
+
+
+async def test_a_leader_that_does_not_run_keeps_no_question_from_its_successor(connected):
+    asker, old, new = connected
+    asking = Controllers(asker, FLEET)
+    async with led(old):
+        reading_of(old).pause_reading()
+        async with led(new, epoch=2):
+            epochs = [(await asking.ask(INFO, InfoRequest())).epoch for _ in range(10)]
+            assert (await asking.ask(RECONCILE, reconcile())).finished
+        reading_of(old).resume_reading()
+    assert epochs == [2] * 10
+
+
+async def test_i7_whose_lease_is_over_answers_nothing_and_begins_nothing(connected):
+    """Also before it has noticed by itself: here it never does."""
+    asker, old, new = connected
+    asking = Controllers(asker, FLEET)
+    fleet = Fleet()
+    begun = []
+
+    async def act(*_):
+        begun.append(1)
+        return Number(number=1)
+
+    async def woken(leading):
+        leadership = MemoryLeadership(fleet.seat, fleet.clock)
+        assert leadership.left() <= 0
+        resources = msgspec.structs.replace(leading.resources, leadership=leadership)
+        handlers = (HANDLERS[0], handler(ACTING, act))
+        await service(old, handlers)(msgspec.structs.replace(leading, resources=resources))
+
+    async def silent():
+        with contextlib.suppress(NoController):
+            with pytest.raises(ControllerSilent, match="no sign of life"):
+                await asking.ask(ACTING, Request(), silence=0.5)
+            return True
+        return False
+
+    fleet.companions = [woken]
+    controller = fleet.controller = fleet.make()
+    running = asyncio.create_task(controller.run())
+    try:
+        await until(silent, bool)
+        assert begun == []
+        async with led(new, epoch=2):
+            assert [(await asking.ask(INFO, InfoRequest())).epoch for _ in range(10)] == [2] * 10
+    finally:
+        controller.stop()
+        await running
+
+
+async def test_what_nobody_waits_for_any_more_is_not_begun(connected):
+    """A leader that wakes within its lease finds questions whose askers gave up."""
+    asker, old, _ = connected
+    asking = Controllers(asker, FLEET)
+    begun = []
+
+    async def act(_, request, __):
+        begun.append(request.deadline_seconds)
+        return Number(number=1)
+
+    async with led(old, handlers=(HANDLERS[0], handler(ACTING, act))):
+        reading_of(old).pause_reading()
+        with pytest.raises(ControllerSilent, match="no sign of life"):
+            await asking.ask(ACTING, Request(deadline_seconds=10.0), silence=0.5)
+        await asker.flush()
+        reading_of(old).resume_reading()
+        assert (await asking.ask(ACTING, Request(deadline_seconds=20.0))).number == 1
+    assert begun == [20.0]
 
 
 # ---------------------------------------------------------------- how a verb may end

@@ -133,6 +133,8 @@ class Verb(msgspec.Struct, Generic[Asked, Update, Answer], frozen=True):
     progress: type[Update]
     """`Reply` where there is none."""
     reply: type[Answer]
+    acts: bool = False
+    """Whether it does more than look: then nothing is begun for somebody who has gone."""
 
     def subject(self, fleet: str) -> str:
         """Where it is asked."""
@@ -142,5 +144,5 @@ class Verb(msgspec.Struct, Generic[Asked, Update, Answer], frozen=True):
 INFO: Final = Verb("info", InfoRequest, Reply, Info)
 STATUS: Final = Verb("status", Request, Reply, FleetStatus)
 PLAN: Final = Verb("plan", PlanRequest, Reply, Preview)
-RECONCILE: Final = Verb("reconcile", ReconcileRequest, Step, Reconciled)
-VERIFY: Final = Verb("verify", VerifyRequest, Reply, Verification)
+RECONCILE: Final = Verb("reconcile", ReconcileRequest, Step, Reconciled, acts=True)
+VERIFY: Final = Verb("verify", VerifyRequest, Reply, Verification, acts=True)

@@ -2,6 +2,11 @@
 
 Each request is answered by a task of its own, so that a pass of minutes holds up no query. Whatever goes wrong in one
 is told to whoever asked, and ends nothing here.
+
+Whoever leads hears every question, and only who leads answers: a leader that was stopped or cut off keeps its
+subscriptions until the server notices, and must not take the questions of its successor. When it runs on, it finds
+them in its socket; by then its lease says that it does not lead. Where the lease was longer than the patience of who
+asked, a pass begins only if somebody still listens for its reply.
 """
 
 from __future__ import annotations
@@ -61,6 +66,11 @@ class Serving:
     def uptime(self) -> float:
         """Seconds since the lanes began to act."""
         return self.leading.resources.clock.monotonic() - self._began
+
+    @property
+    def leads(self) -> bool:
+        """Whether the lease is certainly held, as of this line [I7]."""
+        return self.leading.resources.leadership.left() > 0
 
     def now(self) -> str:
         """RFC 3339, by this process's clock."""
@@ -151,6 +161,7 @@ async def _open(client: Client, leading: Leading, endpoints: Sequence[_Endpoint]
             version=number[0] if number else "0.0.0",
             description=f"The controller of fleet {fleet}",
             metadata={"owner": leading.owner, "epoch": str(leading.epoch)},
+            queue_group=f"epoch-{leading.epoch}",  # of its own: in a common one a question goes to one of its members
         ),
     )
     for endpoint in endpoints:
@@ -180,7 +191,9 @@ class _Endpoint:
 
     async def handle(self, request: MicroRequest) -> None:
         """Called by the service for every request, one after the other; so it only starts the work."""
-        if self._tasks.full:
+        if not self._serving.leads:
+            _log.info("service.not_answered", verb=self.verb.name, reason="the lease is over: its next holder answers")
+        elif self._tasks.full:
             text = f"the controller is at work on {MOST_AT_ONCE} requests already; try again"
             await self._problem(request, Problem("failed", text))
         else:
@@ -188,6 +201,9 @@ class _Endpoint:
 
     async def _work(self, request: MicroRequest) -> None:
         try:
+            if self.verb.acts and not await self._awaited(request):
+                _log.info("service.not_begun", verb=self.verb.name, reason="nobody listens for the reply any more")
+                return
             reply = await self._reply(request)
         except RollbookError as exc:
             await self._problem(request, _problem(exc))
@@ -217,6 +233,23 @@ class _Endpoint:
                 return await self._answer(self._serving, asked, progress)
         finally:
             await end(alive)
+
+    async def _awaited(self, request: MicroRequest) -> bool:
+        """Whether somebody still listens for the reply: a sign of life that nobody hears comes back as a status.
+
+        No clock is compared. It comes before the answer to the ping, since the server goes in order.
+        """
+        returned: list[bytes | None] = []
+        sink = await self._client.sink(lambda _, __, ___, headers: returned.append(headers))
+        try:
+            reply = request._msg.reply  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - nowhere public
+            await self._client.publish(reply, b"", reply=sink.subject, headers={FRAME: ALIVE})
+            await self._client.flush()
+        except (nats.errors.Error, OSError):
+            return False  # nor could it be told what became of it
+        finally:
+            await sink.close()
+        return not returned
 
     async def _show_life(self, request: MicroRequest) -> None:
         while True:
