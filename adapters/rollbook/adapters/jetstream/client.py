@@ -1,9 +1,10 @@
 """nats-py's client, with three things that a log needs and it does not have.
 
 **Sinks.** A subscription of nats-py parses headers, builds an object, queues it and wakes a task, for every message:
-7 µs each, while the fold itself takes less. A sink is a plain function that gets the bytes as they leave the parser
-(3.7 µs in all), and it never drops a message because a queue is full. It is the one place that overrides a private
-method of nats-py (`_process_msg`); tests/contract/test_event_log.py fails if a version of nats-py takes it away.
+7 µs each, while the fold itself takes less. A sink is a plain function that gets the bytes as they come off the wire
+(`wire`), and it never drops a message because a queue is full. It is the one place that reaches into nats-py
+(`_process_msg`, and `_ps` for its parser); tests/contract/test_event_log.py and tests/unit/test_wire.py fail if a
+version of nats-py takes that away.
 
 **Questions** (`ask`) get their answer through a sink: one hop of the loop less than nats-py's `request`, and no
 `wait_for`, which can eat a cancellation on Python 3.11. What goes wrong with them is translated here.
@@ -25,6 +26,7 @@ import structlog
 from nats.aio.client import Client as NatsClient
 from nats.aio.subscription import Subscription
 
+from rollbook.adapters.jetstream.wire import BulkParser, Take, hand_over
 from rollbook.projections.ports import LogUnavailable
 
 _log = structlog.get_logger(__name__)
@@ -34,9 +36,6 @@ ASK_AGAIN: Final = 1.0
 
 _NOBODY: Final = 503
 """Status: nobody listens on the subject."""
-
-Take = Callable[[bytes, bytes, bytes, bytes | None], None]
-"""Called with subject, reply, payload and raw headers (None if there are none). Must not block."""
 
 
 class Sink:
@@ -111,6 +110,7 @@ class Client(NatsClient):
     def __init__(self) -> None:
         super().__init__()
         self._sinks: dict[int, Take] = {}
+        self._ps = BulkParser(self, self._sinks)
         self.closing = False
         """Whether it was us who closed it."""
         self._connected = asyncio.Event()
@@ -234,11 +234,7 @@ class Client(NatsClient):
         if take is None:
             await super()._process_msg(sid, subject, reply, data, headers)
             return
-        try:
-            take(subject, reply, data, headers)
-        except Exception:  # noqa: BLE001 - see below
-            # It would end nats-py's read loop without a word.
-            _log.exception("nats.sink.failed", subject=subject.decode(errors="replace"))
+        hand_over(take, subject, reply, data, headers)
 
     async def close(self) -> None:
         """Close it for good. Whoever waits for an answer gets `LogUnavailable`."""

@@ -170,9 +170,10 @@ class Pull:
             self._break(f"delivery {int(delivery)} arrived after {self._delivered}")
             return
         self._delivered += 1
-        self._newest = int(sequence)
-        self._buffer.append(Stored(int(sequence), subject.decode(errors="replace"), payload, int(stored_at) / NANO))
-        self._wake()
+        self._newest = newest = int(sequence)
+        self._buffer.append(Stored(newest, str(subject, "utf-8", "replace"), payload, int(stored_at) / NANO))
+        if self._waiter is not None:
+            self._wake()
 
     def _status(self, headers: bytes) -> None:
         status, _, rest = headers.removeprefix(b"NATS/1.0 ").partition(b"\r\n")
