@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from rollbook.projections.fold import State
-from rollbook.projections.history.teller import verdict
+from rollbook.projections.history.judged import verdict
 from rollbook.projections.ledger import Told
 from rollbook.projections.policy import Policy
 

@@ -7,14 +7,10 @@ is the newest fact that changed something for this worker at this proxy.
 
 from __future__ import annotations
 
-from typing import Final, Literal
-
 import msgspec
 
 from rollbook.events import (
     CellDeclared,
-    Deregistered,
-    Deregistering,
     DriftFound,
     LeadershipTaken,
     OperatorProxyFact,
@@ -23,76 +19,23 @@ from rollbook.events import (
     ProxyReachable,
     ProxyUnreachable,
     Recorded,
-    Registering,
     RegistrationFact,
-    RegistrationFailed,
     RemovalWithheld,
     WorkerFact,
     parse_worker,
     type_of,
 )
 from rollbook.events.subjects import entity_of
-from rollbook.projections import gates
-from rollbook.projections.gates import Gate, Held
-from rollbook.projections.history.narrative import (
-    Event,
-    GateAnswer,
-    Life,
-    Narrative,
-    Passage,
-    StandsNow,
-    Step,
-    Verdict,
-)
+from rollbook.projections.gates import Gate
+from rollbook.projections.history.effects import effects_of, marks_of
+from rollbook.projections.history.judged import verdict
+from rollbook.projections.history.narrative import Event, Life, Narrative, StandsNow, Step, Verdict
+from rollbook.projections.history.passages import Passages
 from rollbook.projections.ledger import Ledger
 from rollbook.projections.policy import Policy, ProxyPolicy
 from rollbook.projections.ports import Stored
 from rollbook.projections.roster import STALE, Roster
 from rollbook.projections.transitions import NOT_SEEN
-
-STANDING: Final = (
-    Gate.NOT_FORGOTTEN,
-    Gate.SELECTED,
-    Gate.ENTRYPOINT,
-    Gate.SERVING,
-    Gate.NOT_SUSPENDED,
-    Gate.CELL_COMPLETE,
-    Gate.NOT_CORDONED,
-    Gate.WEIGHTS_CURRENT,
-)
-"""The gates that the log alone answers, in the order in which they are asked."""
-
-
-def verdict(roster: Roster, policy: Policy, served: ProxyPolicy, worker: str) -> Verdict:
-    """Every gate that the log answers, up to the first that fails."""
-    held = gates.standing(roster, policy, served, worker)
-    if held is None and worker in roster.workers:
-        held = gates.weights(roster, roster.workers[worker])
-    if held is not None and roster.ended:
-        return Verdict(served.name, (GateAnswer(str(held.gate), passed=False, reason=held.reason),))
-    return Verdict(served.name, tuple(_answers(held)))
-
-
-def _answers(held: Held | None) -> list[GateAnswer]:
-    answers: list[GateAnswer] = []
-    for gate in STANDING:
-        if held is not None and gate is held.gate:
-            return [*answers, GateAnswer(str(gate), passed=False, reason=held.reason)]
-        answers.append(GateAnswer(str(gate), passed=True))
-    return answers
-
-
-class _Marks(msgspec.Struct, frozen=True):
-    """What the story compares before and after a fact."""
-
-    known: bool
-    incarnation: int = 0
-    phase: str = "absent"
-    suspected: str | None = None
-    suspended: str | None = None
-    cordoned: str | None = None
-    weights: int | None = None
-    place: str = ""
 
 
 class Teller:
@@ -113,13 +56,9 @@ class Teller:
         self._ledger = Ledger()
         self._lives: list[tuple[int, list[Event]]] = []
         self._ids: dict[str, int] = {}
-        self._times: dict[int, float] = {}
-        self._woke: dict[str, int] = {}
-        self._intents: dict[int, Passage] = {}
-        self._passages: list[Passage] = []
+        self._passages = Passages()
         self._forgotten = 0
-        self._observed: dict[str, int] = {}
-        self._marks = self._look()
+        self._marks = marks_of(self._roster, self._worker)
         self._verdicts = self._judge()
 
     @property
@@ -149,8 +88,8 @@ class Teller:
             self.in_a_cell_of_several = True
         holds = self._holds()
         change = self._roster.apply(recorded)
-        before, self._marks = self._marks, self._look()
-        effects = _effects(before, self._marks, self._roster, self._worker)
+        before, self._marks = self._marks, marks_of(self._roster, self._worker)
+        effects = effects_of(before, self._marks, self._roster, self._worker)
         if isinstance(fact, OperatorProxyFact):
             effects += self._held_effects(holds)
         verdicts = self._judge()
@@ -161,7 +100,7 @@ class Teller:
             self._add(stored, recorded, effects, change.ignored, superseded, changed, None)
             if change.ignored is None:
                 for name in self._verdicts if effects else (one.proxy for one in changed):
-                    self._woke[name] = stored.sequence
+                    self._passages.wake(name, stored.sequence)
         if mine:
             self._ids.setdefault(recorded.id, stored.sequence)
         if self._marks.known != before.known and not self._marks.known:
@@ -174,20 +113,20 @@ class Teller:
             case RegistrationFact() if fact.worker == self._worker:
                 self._ledger.apply(recorded)
                 learned = self._learn(fact.proxy)
-                self._add(stored, recorded, (), None, None, learned, self._step(stored, fact))
-                self._woke[fact.proxy] = stored.sequence
+                self._add(stored, recorded, (), None, None, learned, self._passages.step(stored, fact))
+                self._passages.wake(fact.proxy, stored.sequence)
             case DriftFound() if self._worker in {*fact.missing, *fact.unexpected}:
                 lost = self._worker in fact.missing
                 told = "the proxy lost it" if lost else "the proxy lists it, and the log knew nothing of that"
                 self._add(stored, recorded, (told,), None, None, (), None)
-                self._woke[fact.proxy] = stored.sequence
+                self._passages.wake(fact.proxy, stored.sequence)
             case RemovalWithheld() if self._worker in fact.workers:
                 self._add(stored, recorded, ("its removal is withheld: it answered a probe",), None, None, (), None)
             case ProxyReachable() | ProxyUnreachable() | LeadershipTaken() if self._serves(fact.proxy):
                 self._ledger.apply(recorded)
                 self._add(stored, recorded, (), None, None, (), None)
                 if not isinstance(fact, ProxyUnreachable):
-                    self._woke[fact.proxy] = stored.sequence
+                    self._passages.wake(fact.proxy, stored.sequence)
             case _:
                 return
 
@@ -204,7 +143,7 @@ class Teller:
 
     def _serves(self, proxy: str) -> bool:
         """Whether what happens to a proxy is part of this story."""
-        return bool(self._lives) and (proxy in self._verdicts or proxy in self._woke)
+        return bool(self._lives) and (proxy in self._verdicts or proxy in self._passages)
 
     def _add(
         self,
@@ -229,60 +168,10 @@ class Teller:
             verdicts,
             step,
         )
-        self._times[stored.sequence] = stored.stored_at
+        self._passages.time(stored)
         if not self._lives or self._lives[-1][0] != self._marks.incarnation:
             self._lives.append((self._marks.incarnation, []))
         self._lives[-1][1].append(event)
-
-    # -------------------------------------------------------------- cause and effect
-
-    def _step(self, stored: Stored, fact: RegistrationFact) -> Step:
-        proxy = fact.proxy
-        if isinstance(fact, Registering | Deregistering):
-            because = max(fact.cause, self._woke.get(proxy, 0))
-            to_decide = self._since(because, stored)
-            action: Literal["register", "deregister"] = "register" if isinstance(fact, Registering) else "deregister"
-            passage = Passage(
-                proxy=proxy,
-                incarnation=fact.incarnation,
-                action=action,
-                cause=fact.cause,
-                because=because,
-                decided=stored.sequence,
-                result="unanswered",
-                to_decide=to_decide,
-            )
-            self._intents[stored.sequence] = passage
-            self._passages.append(passage)
-            return Step(fact.cause, because, to_decide)
-        intent = self._intents.get(fact.cause)
-        if intent is None:
-            self._passages.append(
-                Passage(
-                    proxy=proxy,
-                    incarnation=fact.incarnation,
-                    action="deregister" if isinstance(fact, Deregistered) else "register",
-                    cause=fact.cause,
-                    because=fact.cause,
-                    answered=stored.sequence,
-                    result="read back",
-                )
-            )
-            return Step(fact.cause, fact.cause, None)
-        seconds = self._since(fact.cause, stored)
-        self._passages[self._passages.index(intent)] = msgspec.structs.replace(
-            intent,
-            answered=stored.sequence,
-            result="failed" if isinstance(fact, RegistrationFailed) else "confirmed",
-            to_answer=seconds,
-            in_all=self._since(intent.cause, stored),
-        )
-        del self._intents[fact.cause]
-        return Step(fact.cause, fact.cause, seconds)
-
-    def _since(self, sequence: int, stored: Stored) -> float | None:
-        before = self._times.get(sequence)
-        return None if before is None else max(0.0, stored.stored_at - before)
 
     def _superseded(self, recorded: Recorded, ignored: str | None) -> int | None:
         """What an ignored fact came too late for."""
@@ -297,29 +186,10 @@ class Teller:
             return worker.began
         return worker.ended if ignored == NOT_SEEN else worker.since_sequence
 
-    # -------------------------------------------------------------- looking
-
     def _is_its_cell(self, fact: CellDeclared) -> bool:
         worker = self._roster.workers.get(self._worker)
         known = parse_worker(self._worker) if worker is None else worker
         return (known.pool, known.cell) == (fact.pool, fact.cell)
-
-    def _look(self) -> _Marks:
-        worker = self._roster.workers.get(self._worker)
-        cordon = self._roster.cordons.get(self._worker)
-        cordoned = None if cordon is None else f"{cordon.by}: {cordon.why}"
-        if worker is None:
-            return _Marks(known=False, cordoned=cordoned)
-        return _Marks(
-            known=True,
-            incarnation=worker.incarnation,
-            phase=str(worker.phase),
-            suspected=worker.suspicion,
-            suspended=None if worker.suspension is None else worker.suspension.reason or "no reason given",
-            cordoned=cordoned,
-            weights=worker.weights,
-            place="" if worker.pool is None else f"{worker.pool}/{worker.cell}/{worker.rank}",
-        )
 
     def _judge(self) -> dict[str, Verdict]:
         """By proxy; those that do not serve its pool are no part of the story, unless one is asked for."""
@@ -374,7 +244,7 @@ class Teller:
             self._marks.phase,
             self._marks.incarnation,
             told,
-            tuple(self._passages),
+            tuple(self._passages.told),
             now,
             notes,
         )
@@ -394,27 +264,3 @@ def _marked(event: Event, slowest: float | None) -> Event:
     if step is None or slowest is None or slowest <= 0 or step.seconds != slowest:
         return event
     return msgspec.structs.replace(event, step=msgspec.structs.replace(step, slowest=True))
-
-
-def _effects(before: _Marks, after: _Marks, roster: Roster, worker: str) -> tuple[str, ...]:
-    effects: list[str] = []
-    if after.known and before.incarnation != after.incarnation:
-        effects.append(f"life {after.incarnation} begins")
-        before = _Marks(known=True, cordoned=before.cordoned, place=before.place)
-    if before.known and not after.known:
-        effects.append("struck off the roster")
-    elif before.phase != after.phase:
-        record = roster.workers[worker]
-        why = ": ".join(part for part in (record.evidence, record.reason) if part) if after.phase != "serving" else ""
-        effects.append(f"{before.phase} → {after.phase}" + (f" ({why})" if why else ""))
-    if before.suspected != after.suspected:
-        effects.append("suspicion over" if after.suspected is None else f"suspected: {after.suspected}")
-    if before.suspended != after.suspended:
-        effects.append("awake" if after.suspended is None else f"suspended: {after.suspended}")
-    if before.cordoned != after.cordoned:
-        effects.append("cordon lifted" if after.cordoned is None else f"cordoned by {after.cordoned}")
-    if before.weights != after.weights and after.weights is not None:
-        effects.append(f"holds weights {after.weights}")
-    if before.known and after.known and before.place not in {"", after.place}:
-        effects.append(f"moved from {before.place} to {after.place}")
-    return tuple(effects)

@@ -1,0 +1,42 @@
+"""What the gates say of a worker by the log alone, one by one: for a story, and for other gates than those in force."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rollbook.projections import gates
+from rollbook.projections.gates import Gate, Held
+from rollbook.projections.history.narrative import GateAnswer, Verdict
+from rollbook.projections.policy import Policy, ProxyPolicy
+from rollbook.projections.roster import Roster
+
+STANDING: Final = (
+    Gate.NOT_FORGOTTEN,
+    Gate.SELECTED,
+    Gate.ENTRYPOINT,
+    Gate.SERVING,
+    Gate.NOT_SUSPENDED,
+    Gate.CELL_COMPLETE,
+    Gate.NOT_CORDONED,
+    Gate.WEIGHTS_CURRENT,
+)
+"""The gates that the log alone answers, in the order in which they are asked."""
+
+
+def verdict(roster: Roster, policy: Policy, served: ProxyPolicy, worker: str) -> Verdict:
+    """Every gate that the log answers, up to the first that fails."""
+    held = gates.standing(roster, policy, served, worker)
+    if held is None and worker in roster.workers:
+        held = gates.weights(roster, roster.workers[worker])
+    if held is not None and roster.ended:
+        return Verdict(served.name, (GateAnswer(str(held.gate), passed=False, reason=held.reason),))
+    return Verdict(served.name, tuple(_answers(held)))
+
+
+def _answers(held: Held | None) -> list[GateAnswer]:
+    answers: list[GateAnswer] = []
+    for gate in STANDING:
+        if held is not None and gate is held.gate:
+            return [*answers, GateAnswer(str(gate), passed=False, reason=held.reason)]
+        answers.append(GateAnswer(str(gate), passed=True))
+    return answers
