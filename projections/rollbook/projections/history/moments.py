@@ -63,7 +63,7 @@ def parse_moment(text: str, now: float) -> Moment:
 
 async def sequence_of(past: Past, moment: Moment) -> int:
     """The last sequence at that moment; what was stored in the very instant counts. Raises `NoSuchMoment`."""
-    first, last = await past.ends()
+    _, last = await past.ends()
     if moment.time == math.inf:
         return last
     if moment.time is not None:
@@ -71,7 +71,7 @@ async def sequence_of(past: Past, moment: Moment) -> int:
     sequence = moment.sequence or 0
     if sequence > last:
         raise NoSuchMoment(f"there is no sequence {sequence} yet: the log ends at {last}")
-    return max(sequence, first - 1) if first == 1 else sequence
+    return max(sequence, 0)
 
 
 async def fold(past: Past, codec: Codec, state: State, to: int, witness: Witness | None = None) -> State:

@@ -60,24 +60,26 @@ async def explain(past: Past, codec: Codec, asked: Asked) -> Narrative:
         raise UnknownToTheLog(f"there is no proxy {asked.proxy!r} in fleet {codec.fleet!r}; known are: {known}")
     begin, _ = await past.ends()
     own = await _own_subject(past, codec, asked, begin)
-    teller = await _tell(past, codec, asked, own, several=own.several)
+    end = await state_at(past, codec, asked.to)
+    teller = await _tell(past, codec, asked, own, end, several=own.several)
     if teller.in_a_cell_of_several and not own.several:
-        teller = await _tell(past, codec, asked, own, several=True)
+        teller = await _tell(past, codec, asked, own, end, several=True)
     if not teller.heard:
-        raise UnknownToTheLog(await _nobody(past, codec, asked))
+        raise UnknownToTheLog(_nobody(end, asked))
     if asked.policy is None and not teller.proxies:
         # It was never brought to a proxy, so only the others of its pool show where it would belong.
-        policy = policy_of(codec.fleet, await state_at(past, codec, asked.to))
+        policy = policy_of(codec.fleet, end)
         return await explain(past, codec, msgspec.structs.replace(asked, policy=policy))
     start, _ = await _beginning(past, begin, asked.to)
     notes = (f"told from sequence {start} on: what is older was archived, and --archive reads it",) if start > 1 else ()
     return teller.tell(asked.to, notes, asked.lives)
 
 
-async def _tell(past: Past, codec: Codec, asked: Asked, own: _Known, *, several: bool) -> Teller:
+async def _tell(past: Past, codec: Codec, asked: Asked, own: _Known, end: State, *, several: bool) -> Teller:
+    """`end` is the state at the end of the story; it says what else is to be read."""
     begin, _ = await past.ends()
     start, state = await _beginning(past, begin, asked.to)
-    others = await _siblings(past, codec, asked) if several else []
+    others = _siblings(end, asked) if several else []
     teller = Teller(codec.fleet, asked.policy, asked.worker, asked.proxy, state.roster)
     root = f"rollbook.{codec.fleet}"
     subjects = [f"{root}.fleet", f"{root}.operator.fleet", f"{root}.operator.proxy.*"]
@@ -85,7 +87,7 @@ async def _tell(past: Past, codec: Codec, asked: Asked, own: _Known, *, several:
         subjects += [worker_subject(codec.fleet, name), operator_worker_subject(codec.fleet, name)]
     proxies = f"{root}.proxy.*" if asked.proxy is None else proxy_subject(codec.fleet, asked.proxy)
     cut = max(start, min(own.first, asked.to + 1))
-    noted = await _noted(past, codec, asked, cut)
+    noted = _noted(end, asked, cut)
     async for stored, recorded in _recorded(past, codec, start, cut - 1, subjects):
         teller.take(stored, recorded)
     async for stored, recorded in _recorded(past, codec, cut, noted.since - 1, [*subjects, proxies], asked.worker):
@@ -105,8 +107,8 @@ class _Noted(msgspec.Struct, frozen=True):
     sequences: list[int]
 
 
-async def _noted(past: Past, codec: Codec, asked: Asked, cut: int) -> _Noted:
-    named = (await state_at(past, codec, asked.to)).ledger.named
+def _noted(end: State, asked: Asked, cut: int) -> _Noted:
+    named = end.ledger.named
     since = cut
     for name in (asked.worker, ""):
         if len(sequences := named.get(name, [])) == MOST_NOTED:
@@ -143,9 +145,9 @@ async def _own_subject(past: Past, codec: Codec, asked: Asked, begin: int) -> _K
     return known
 
 
-async def _siblings(past: Past, codec: Codec, asked: Asked) -> list[str]:
+def _siblings(end: State, asked: Asked) -> list[str]:
     """The other workers of its cell: their facts open and close its gates, too."""
-    roster = (await state_at(past, codec, asked.to)).roster
+    roster = end.roster
     known = roster.workers.get(asked.worker)
     return [] if known is None else [name for name in roster.siblings(known) if name != asked.worker]
 
@@ -176,8 +178,8 @@ def _decoded(codec: Codec, messages: Iterable[Stored]) -> Iterator[tuple[Stored,
             continue
 
 
-async def _nobody(past: Past, codec: Codec, asked: Asked) -> str:
-    names = list((await state_at(past, codec, asked.to)).roster.workers)
+def _nobody(end: State, asked: Asked) -> str:
+    names = list(end.roster.workers)
     near = difflib.get_close_matches(asked.worker, names, n=1)
     hint = f"did you mean {near[0]}?" if near else "`rollbook status` lists the workers that it knows"
     return f"up to sequence {asked.to} the log says nothing of a worker {asked.worker!r}; {hint}"
