@@ -6,7 +6,7 @@ from support.core import CODEC
 from support.histories import a_history
 from support.past import told
 
-from rollbook.events import Registered, Registering, WorkerCordoned, WorkerDown, WorkerUp
+from rollbook.events import Registered, Registering, RegistrationFailed, WorkerCordoned, WorkerDown, WorkerUp
 from rollbook.projections.history.moments import state_at
 from rollbook.projections.history.otherwise import otherwise
 from rollbook.projections.history.recoveries import recoveries
@@ -125,3 +125,19 @@ async def test_recoveries_are_from_the_first_down_to_registered_again():
     assert (found.worker, found.incarnation, found.down_sequence, found.registered_sequence) == (W, 3, 4, 9)
     assert (found.seconds, found.evidence) == (5.0, "exited")
     assert await recoveries(past, CODEC, 7, 10) == []
+
+
+async def test_who_was_never_registered_before_it_went_down_has_not_recovered():
+    at = {"proxy": "router", "worker": W, "url": "http://h:1"}
+    past = await told(
+        [
+            WorkerUp(worker=W, incarnation=1),
+            Registering(**at, incarnation=1, cause=1),
+            RegistrationFailed(**at, incarnation=1, cause=2, action="register", reason="no answer"),
+            WorkerDown(worker=W, incarnation=1, evidence="exited"),
+            WorkerUp(worker=W, incarnation=2),
+            Registering(**at, incarnation=2, cause=5),
+            Registered(**at, incarnation=2, cause=6),
+        ]
+    )
+    assert await recoveries(past, CODEC, 1, 7) == []

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from rollbook.events import Codec, Recorded, Registered
 from rollbook.projections.fold import State
 from rollbook.projections.history.moments import fold, state_at
 from rollbook.projections.history.past import Past
+from rollbook.projections.ledger import Told
 from rollbook.projections.ports import Stored
 from rollbook.projections.roster import Change
 from rollbook.projections.worker import LIVE
+
+_LISTED: Final = frozenset({Told.REGISTERED, Told.DEREGISTERING, Told.REMOVE_UNSUPPORTED})
 
 
 class Recovery(msgspec.Struct, frozen=True):
@@ -62,7 +67,11 @@ class _Watch:
                 continue
             if name not in self._ended:
                 proxies = self._state.ledger.proxies.items()
-                where = frozenset(proxy for proxy, record in proxies if name in record.registrations)
+                where = frozenset(
+                    proxy
+                    for proxy, record in proxies
+                    if any(life.told in _LISTED for life in record.registrations.get(name, {}).values())
+                )
                 if where:
                     self._ended[name] = _Ended(stored.sequence, stored.stored_at, worker.evidence, where)
 
