@@ -8,7 +8,7 @@ from support.core import CODEC, FLEET
 from support.fleet import Fleet, W, drafted, on_virtual_time
 
 from rollbook.adapters.memory.manager import MemoryWorkerManager
-from rollbook.events import Deregistered, WorkerDown, WorkerDraining
+from rollbook.events import Deregistered, WorkerDown, WorkerDraining, WorkerRetired
 from rollbook.projections.ending import end
 from rollbook.projections.health.verdicts import Verdicts
 from rollbook.projections.projector import Projector
@@ -85,5 +85,27 @@ async def test_what_is_down_or_unknown():
             await fleet.stop_worker("rollout-9-9")
         await fleet.stop_worker()
         again = await fleet.stop_worker()
-        assert again.left == {}
+        assert (again.left, again.ended_before) == ({}, {})
         assert fleet.order(WorkerDraining) == [WorkerDraining]
+
+
+@on_virtual_time
+async def test_what_had_ended_by_itself_is_named_since_a_recoverer_takes_it_for_broken():
+    fleet = Stopping()
+    async with fleet.ready():
+        await fleet.manager.kill(W)
+        await fleet.projector.caught_up()
+        assert (await fleet.stop_worker()).ended_before == {W: "exited: it was killed"}
+        policies = {"rollout": RecoveryPolicy()}
+        assert [due.first for due in decide(fleet.projector.state.roster, policies, fleet.clock.now()).due] == [W]
+
+
+@on_virtual_time
+async def test_what_has_retired_is_nothing_to_stop():
+    fleet = Stopping()
+    async with fleet.ready():
+        life = (await fleet.manager.list_workers())[0].incarnation
+        await fleet._publish(WorkerRetired(worker=W, incarnation=life))
+        await fleet.projector.caught_up()
+        with pytest.raises(NothingToStop, match="has retired"):
+            await fleet.stop_worker()

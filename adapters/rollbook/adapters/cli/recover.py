@@ -109,6 +109,11 @@ async def _stop(config: Config, worker: str, reason: str, deadline: float) -> Ex
         out(name)
     for name, why in stopped.left.items():
         say(f"rollbook: {name} was stopped before every proxy had let go of it: {why}")
+    for name, how in stopped.ended_before.items():
+        say(
+            f"rollbook: {name} had ended before ({how}), so a recoverer may start its cell again; to keep it down: "
+            f'rollbook cordon {name} --reason "..."'
+        )
     return Exit.WAITED if stopped.left else Exit.DONE
 
 

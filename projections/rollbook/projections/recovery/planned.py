@@ -11,19 +11,22 @@ from typing import Final
 import msgspec
 
 from rollbook.events import RollbookError, WorkerDraining
+from rollbook.events.facts import DIRECT_EVIDENCE
 from rollbook.projections.health.verdicts import Verdicts
 from rollbook.projections.ports import Clock
 from rollbook.projections.projector import Projector
 from rollbook.projections.recovery.due import cell_of
 from rollbook.projections.recovery.ports import WorkerManager
 from rollbook.projections.waiting import Goal, look
-from rollbook.projections.worker import Phase
+from rollbook.projections.worker import Phase, Worker
 
 LOOK_SECONDS: Final = 0.1
+_LASTING: Final = frozenset(DIRECT_EVIDENCE) - {"planned"}
+"""Evidence that a later stop does not replace."""
 
 
 class NothingToStop(RollbookError):
-    """There is no such worker, or it does not live."""
+    """There is no such worker, or its whole cell has retired."""
 
 
 class Stopped(msgspec.Struct, frozen=True):
@@ -33,6 +36,8 @@ class Stopped(msgspec.Struct, frozen=True):
     """The whole cell."""
     left: dict[str, str]
     """Those that some proxy had not let go of at the deadline, and why."""
+    ended_before: dict[str, str] = {}
+    """Those that had ended before, and how: that was not planned, so a recoverer may restart the cell."""
 
 
 async def stop_as_planned(
@@ -47,14 +52,18 @@ async def stop_as_planned(
 ) -> Stopped:
     """Stop the cell of `worker`; `projector` must be running. `deadline` (seconds) bounds the wait for the proxies.
 
-    It stays down: recoverers leave alone what was stopped as planned. Raises `NothingToStop`, `ManagerError`, or
-    `LogUnavailable`, after which it may be draining.
+    It stays down: recoverers leave alone what was stopped as planned, unless some of it had ended before. Raises
+    `NothingToStop`, `ManagerError`, or `LogUnavailable`, after which it may be draining.
     """
     await projector.caught_up()
     found = projector.state.roster.workers.get(worker)
     if found is None:
         raise NothingToStop(f"the log knows no worker {worker!r}")
-    ranks = {one.name: one.incarnation for one in cell_of(projector.state.roster, found)}
+    cell = cell_of(projector.state.roster, found)
+    if not cell:
+        raise NothingToStop(f"worker {worker!r} has retired, and nothing of its cell is left")
+    ranks = {one.name: one.incarnation for one in cell}
+    ended = {one.name: _how(one) for one in cell if one.phase is Phase.DOWN and one.evidence in _LASTING}
     for name in ranks:
         await _drain(name, reason, deadline, projector, verdicts)
     left: dict[str, str] = {}
@@ -65,7 +74,11 @@ async def stop_as_planned(
     except TimeoutError:
         left = _left(ranks, projector)
     await manager.stop_cell(tuple(ranks), reason)
-    return Stopped(tuple(ranks), left)
+    return Stopped(tuple(ranks), left, ended)
+
+
+def _how(worker: Worker) -> str:
+    return ": ".join(part for part in (worker.evidence, worker.reason) if part)
 
 
 async def _drain(name: str, reason: str, deadline: float, projector: Projector, verdicts: Verdicts) -> None:
