@@ -48,10 +48,14 @@ To = Annotated[
 ]
 
 
-class _Took(msgspec.Struct, frozen=True):
+class Took(msgspec.Struct, frozen=True):
+    """What `replay --json` prints."""
+
     replayed: Replayed
     seconds: float
+    """That folding took."""
     otherwise: tuple[Otherwise, ...] | None
+    """None without other gates."""
 
 
 def replay(
@@ -106,7 +110,7 @@ async def _replay(
     policies: tuple[Policy, Policy] | None,
     *,
     check: bool,
-) -> _Took:
+) -> Took:
     async with _opened(config, from_file, archive) as (history, reader):
         # Asked before the end is looked up, so that what the controller has folded is part of it.
         others = await _running(reader, history.fleet) if check and reader is not None else []
@@ -114,7 +118,7 @@ async def _replay(
         began = time.monotonic()
         found, state = await replay_past(history.past, history.codec, to, check=check, others=others)
         seconds = time.monotonic() - began
-    return _Took(found, seconds, None if policies is None else tuple(otherwise(state, *policies)))
+    return Took(found, seconds, None if policies is None else tuple(otherwise(state, *policies)))
 
 
 @contextlib.asynccontextmanager
