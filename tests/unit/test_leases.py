@@ -145,6 +145,45 @@ async def test_what_cannot_be_looked_up_is_unknown_and_never_dead():
 
 
 @on_virtual_time
+async def test_a_provider_that_breaks_ends_no_controller():  # I10
+    fleet = Fleet()
+    await begun(fleet)
+    fleet.readiness.close(fleet.url)
+
+    async def broken(names):
+        raise KeyError("of another's making")
+
+    fleet.provider.locate = broken
+    await asyncio.sleep(3 * LEASE)
+    assert {keys["reason"] for event, keys in fleet.told if event == "lease.unknown"} == {
+        'the provider failed: KeyError: "of another\'s making"'
+    }
+    assert said(fleet, WorkerDown) == []
+    await fleet.stop()
+
+
+@on_virtual_time
+async def test_who_loses_the_lease_while_it_asks_says_nothing_and_stands_by():  # I7
+    fleet = Fleet()
+    await begun(fleet)
+    fleet.readiness.close(fleet.url)
+    answered, leadership = fleet.readiness.check, fleet.controller._leadership
+
+    async def last(*arguments):
+        fleet.readiness.check = answered
+        leadership.left = lambda: 0.0
+        return await answered(*arguments)
+
+    fleet.readiness.check = last
+    await fleet.until(lambda: "leader.lost" in [event for event, _ in fleet.told], 3 * LEASE)
+    assert said(fleet, WorkerDown) == []
+    del leadership.left
+    await fleet.until(lambda: said(fleet, WorkerDown), 3 * LEASE)
+    assert [event for event, _ in fleet.told].count("leader.taken") >= 2
+    await fleet.stop()
+
+
+@on_virtual_time
 async def test_who_changed_while_it_was_asked_is_not_shot():  # I3
     fleet = Fleet()
     await begun(fleet)

@@ -13,8 +13,10 @@ from typing import Final
 
 from rollbook.events import WorkerDown, WorkerFact, WorkerUp
 from rollbook.projections import gates
+from rollbook.projections.admission import Site
 from rollbook.projections.authority import Authority
 from rollbook.projections.controller import Leading
+from rollbook.projections.ending import end
 from rollbook.projections.gates import Held
 from rollbook.projections.health.verdicts import Verdicts
 from rollbook.projections.ports import LogUnavailable, ProviderError
@@ -38,9 +40,11 @@ async def expiry(leading: Leading) -> None:
         roster = leading.projector.state.roster
         names = [*leases.overdue(roster, now), *leases.back(roster, now)]
         for first in range(0, len(names), AT_ONCE):
-            async with asyncio.TaskGroup() as asking:
-                for name in names[first : first + AT_ONCE]:
-                    asking.create_task(examiner.examine(name))
+            asking = [asyncio.create_task(examiner.examine(name)) for name in names[first : first + AT_ONCE]]
+            try:
+                await asyncio.gather(*asking)  # no task group: it would wrap what the controller stands by on
+            finally:
+                await end(*asking)
 
 
 class Examiner:
@@ -86,6 +90,10 @@ class Examiner:
                 located = (await resources.provider.locate([name])).get(name)
         except TimeoutError as exc:
             raise ProviderError("the provider gave no answer in time") from exc
+        except ProviderError:
+            raise
+        except Exception as exc:
+            raise ProviderError(f"the provider failed: {type(exc).__name__}: {exc}") from exc
         worker = self._leading.projector.state.roster.workers.get(name)
         if worker is None or located is None:
             return "the provider does not know it"
@@ -97,7 +105,8 @@ class Examiner:
             return url.reason
         if pool.ready_path is None:
             return None if worker.evidence == "lease_expired" else "its pool has no ready_path to ask it at"
-        return await resources.readiness.check(url, pool.ready_path, located.identity)
+        held = await self._leading.admission.ready(name, Site(url, identity=located.identity))
+        return None if held is None else held.reason
 
     async def _write(self, fact: WorkerFact, as_of: int) -> None:
         resources = self._leading.resources
