@@ -26,9 +26,9 @@ INTENTS_AHEAD: Final = 2
 class Adding:
     """Adds at one proxy: never more at once than it takes, and at most half of them second tries.
 
-    A slot is held from the call until the entry is seen, and for no write to the log. A worker that cannot be added
-    holds its slot for as long as the router tries; so those that failed before never hold back those that have not been
-    tried.
+    A slot is held from the last look before the call until the entry is seen, and for no write to the log. A worker
+    that cannot be added holds its slot for as long as the router tries; so those that failed before never hold back
+    those that have not been tried.
     """
 
     def __init__(self, desk: Desk) -> None:
@@ -76,16 +76,13 @@ class Adding:
         intent = await desk.recorder.registering(about, "belongs here, is not listed")
         async with self._slots:
             against = await self._against(action, site)
-            if against is not None:
-                return await desk.recorder.not_called(about, intent, "register", against)
-            target = self._target(about, site)
-            answer = await desk.call(lambda: desk.proxy.add(target), "add")
-            refused = isinstance(answer, Failed | Unsupported)
-            reason = None if refused else await self._not_seen(target, answer)
-        if isinstance(answer, Failed | Unsupported):
-            return await desk.recorder.refused(about, intent, "register", answer)
-        if reason is not None:
-            return await desk.recorder.failed(about, intent, "register", reason)
+            wrong = await self._call(self._target(about, site)) if against is None else None
+        if against is not None:
+            return await desk.recorder.not_called(about, intent, "register", against)
+        if isinstance(wrong, Failed | Unsupported):
+            return await desk.recorder.refused(about, intent, "register", wrong)
+        if wrong is not None:
+            return await desk.recorder.failed(about, intent, "register", wrong)
         desk.urls.settled(site.url)
         return await desk.recorder.registered(about, intent)
 
@@ -100,6 +97,11 @@ class Adding:
         if again != site:
             return f"it is at {again.url} now"
         return self._desk.unwanted(*_life(action)) or self._desk.on_hold()
+
+    async def _call(self, target: Target) -> Failed | Unsupported | str | None:
+        """What the proxy said against it, or why it was not seen to be there; None once it was."""
+        answer = await self._desk.call(lambda: self._desk.proxy.add(target), "add")
+        return answer if isinstance(answer, Failed | Unsupported) else await self._not_seen(target, answer)
 
     def _target(self, about: About, site: Site) -> Target:
         worker = self._desk.state.roster.workers.get(about.worker)

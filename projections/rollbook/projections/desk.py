@@ -15,7 +15,7 @@ from rollbook.projections.notes import Notes
 from rollbook.projections.observed import Life
 from rollbook.projections.outcomes import NoAnswer, NotCalled, Recorder
 from rollbook.projections.policy import Policy
-from rollbook.projections.ports import Answer, Failed, Pending, Proxy, ProxyUnavailable
+from rollbook.projections.ports import Answer, Done, Failed, Pending, Proxy, ProxyUnavailable, Unsupported
 from rollbook.projections.projector import Projector
 from rollbook.projections.urls import Urls
 
@@ -113,7 +113,6 @@ class Desk:
             now = await bounded(self.proxy.outcome(pending), self.seconds, "outcome")
         except ProxyUnavailable:
             return pending
-        if isinstance(now, Pending):
-            return now
-        reason = getattr(now, "reason", None)
-        return None if reason is None else Failed(reason)
+        if isinstance(now, Unsupported):
+            return Failed(now.reason)
+        return None if isinstance(now, Done) else now

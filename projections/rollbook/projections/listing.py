@@ -116,6 +116,10 @@ class Reader:
             await self.clock.sleep(pause)
             pause = min(pause * 2, most_pause)
 
+    async def gone(self, entry: Entry, seconds: float) -> str | None:
+        """None once `entry` is not listed any more; otherwise why that is not waited for any longer."""
+        return await self.until(lambda seen: (entry.handle, entry.url) not in seen.entries, _never, seconds)
+
     async def close(self) -> None:
         """Stop what is under way."""
         await self._shared.close()
@@ -131,6 +135,10 @@ class Believer(Reader):
     async def fresh(self) -> Seen:
         """What the proxy should hold by the log. Calls nobody."""
         return Seen(self.tick(), believed(self._record()))
+
+
+async def _never() -> str | None:
+    return None
 
 
 def reader_of(proxy: Proxy, clock: Clock, seconds: float, record: Callable[[], ProxyRecord]) -> Reader:

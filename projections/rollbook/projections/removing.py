@@ -25,9 +25,9 @@ DRAIN_PAUSE: Final = 0.5
 class Removing:
     """Removes at one proxy.
 
-    A slot is held for the call and no longer, so that entries which stay listed whatever the router says do not hold
-    back the others; those that failed before are tried a few at a time, and wait for no slot of the others'. A drain
-    holds none.
+    A slot is held for the call and what is written down right around it, and not until the entry is seen to be gone: so
+    entries that stay listed whatever the router says do not hold back the others. Those that failed before are tried a
+    few at a time. A drain holds none.
     """
 
     def __init__(self, desk: Desk, guard: Guard) -> None:
@@ -106,14 +106,9 @@ class Removing:
         return intent
 
     async def _confirm(self, action: Remove, about: About, intent: int) -> Outcome:
-        desk, entry = self._desk, action.entry
-        reason = None
+        desk, reason = self._desk, None
         if not desk.blind:
-            reason = await desk.reader.until(
-                lambda seen: (entry.handle, entry.url) not in seen.entries,
-                _never,
-                desk.policy.reconcile.confirm_deadline,
-            )
+            reason = await desk.reader.gone(action.entry, desk.policy.reconcile.confirm_deadline)
         if reason is not None:
             return await desk.recorder.failed(about, intent, "deregister", reason)
         return await desk.recorder.deregistered(about, intent)
@@ -179,7 +174,3 @@ class Removing:
         if (reason := self._desk.on_hold() or self._needed(action)) is not None:
             return reason
         return None if self._guard.ground(action) is Ground.PLANNED else "it is dead"
-
-
-async def _never() -> str | None:
-    return None

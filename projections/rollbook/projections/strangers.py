@@ -99,7 +99,7 @@ class Strangers:
             reason = self._ours(entry, seen) or desk.on_hold()
             if reason is None:
                 answer = await desk.call(lambda: desk.proxy.remove(entry), "remove")
-                reason = answer.reason if isinstance(answer, Failed | Unsupported) else await self._confirm(entry)
+                reason = answer.reason if isinstance(answer, Failed | Unsupported) else await self._gone(entry)
             if reason is not None:
                 short = reason[:LONGEST_REASON]
                 await self._write(ForeignRemovalFailed(proxy=proxy, url=entry.url, cause=intent, reason=short))
@@ -114,12 +114,8 @@ class Strangers:
         observed = observe(self._desk.policy.fleet, self._desk.record, seen.listing, self._desk.proxy.capabilities)
         return None if entry in observed.strangers else "it is ours after all"
 
-    async def _confirm(self, entry: Entry) -> str | None:
-        return await self._desk.reader.until(
-            lambda seen: (entry.handle, entry.url) not in seen.entries,
-            _never,
-            self._desk.policy.reconcile.confirm_deadline,
-        )
+    async def _gone(self, entry: Entry) -> str | None:
+        return await self._desk.reader.gone(entry, self._desk.policy.reconcile.confirm_deadline)
 
     async def _write(self, fact: Fact) -> int:
         sequence = await self._writer.write(fact)
@@ -141,7 +137,3 @@ def _tag(text: str | None) -> str | None:
 
 def _number(number: int | None) -> int | None:
     return number if number is not None and 1 <= number <= MAX_INTEGER else None
-
-
-async def _never() -> str | None:
-    return None
