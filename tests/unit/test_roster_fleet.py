@@ -24,7 +24,7 @@ from rollbook.events import (
     WorkerUp,
 )
 from rollbook.events.facts.base import MAX_INTEGER
-from rollbook.projections.roster import LONGEST_KEPT
+from rollbook.projections.bounds import LONGEST_KEPT
 from rollbook.projections.worker import Phase
 
 A, B, C = "rollout-0-0", "rollout-1-0", "reward-0-0"

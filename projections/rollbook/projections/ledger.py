@@ -26,7 +26,8 @@ from rollbook.events import (
     RegistrationFailed,
     RemovalWithheld,
 )
-from rollbook.projections.roster import NOTHING, Change, shortened
+from rollbook.projections.bounds import shortened
+from rollbook.projections.roster import NOTHING, Change
 
 
 class Told(StrEnum):

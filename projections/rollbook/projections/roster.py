@@ -25,34 +25,22 @@ from rollbook.events import (
     ReconcileHeld,
     Recorded,
     RecoveryFailed,
-    RecoveryStarted,
-    WeightsLoaded,
     WeightsPublished,
     WorkerCordoned,
-    WorkerDown,
-    WorkerDraining,
     WorkerFact,
     WorkerForgotten,
-    WorkerResumed,
-    WorkerSuspected,
-    WorkerSuspended,
     WorkerUncordoned,
     WorkerUp,
 )
-from rollbook.events.facts import DIRECT_EVIDENCE
+from rollbook.projections.bounds import shortened
+from rollbook.projections.cells import Cell, Cells, enter, key_of, leave
 from rollbook.projections.recovery import claims
 from rollbook.projections.repetition import Remembered, repeated
 from rollbook.projections.transitions import NOT_SEEN, STALE, Relation, relate, rule
-from rollbook.projections.worker import LIVE, Decision, Phase, Suspension, Worker, new_worker
+from rollbook.projections.worker import LIVE, Decision, Phase, Worker, new_worker
 
 MOST_OBSERVERS: Final = 256
 """Observers whose last listing is remembered; whoever was silent for longest is forgotten first."""
-
-LONGEST_KEPT: Final = 500
-"""Letters of a reason. One fact may bring 900 KB, and retire every worker with it: no snapshot would hold that."""
-
-LONGEST_TIME: Final = 64
-"""Letters of a time. RFC 3339 needs no more; what is cut is none, and was none before."""
 
 _FLEET: Final = ""
 
@@ -72,13 +60,6 @@ NOTHING: Final = Change()
 _DUPLICATE: Final = Change(ignored="a repeated id")
 
 
-class Cell(msgspec.Struct, frozen=True, gc=False):
-    """A declared cell."""
-
-    size: int
-    cell_incarnation: int
-
-
 class Roster(msgspec.Struct, gc=False):
     """Every worker's incarnation, phase and reasons, and what was decided about the fleet."""
 
@@ -89,8 +70,7 @@ class Roster(msgspec.Struct, gc=False):
     """Forgotten workers: only a higher incarnation returns."""
     forgotten: dict[str, Decision] = {}
     """Who had them forgotten, and why."""
-    cells: dict[str, list[str]] = {}
-    """`<pool>/<cell>` → names of its workers, in the order in which they were first heard of."""
+    cells: Cells = {}
     declared: dict[str, Cell] = {}
     bars: dict[str, int] = {}
     """By pool: the version of the weights published last."""
@@ -148,7 +128,7 @@ class Roster(msgspec.Struct, gc=False):
             worker.identify(fact)
         left = self._place(worker, place)
         self._move(worker, found.phase, recorded)
-        _mark(worker, fact, recorded.sequence)
+        worker.mark(fact, recorded.sequence)
         worker.restarts = claims.noted(worker.restarts, recorded)
         if isinstance(fact, WorkerUp):
             self._restored(worker)
@@ -185,27 +165,14 @@ class Roster(msgspec.Struct, gc=False):
 
     def _place(self, worker: Worker, before: tuple[str | None, str | None]) -> Iterable[str]:
         """Keep the index of cells; return whom the worker left behind if it moved to another cell."""
-        left = self._unplace(worker.name, _cell_key(*before)) if before != (worker.pool, worker.cell) else ()
-        key = _cell_key(worker.pool, worker.cell)
-        if key is not None:
-            names = self.cells.setdefault(key, [])
-            if worker.name not in names:
-                names.append(worker.name)
+        moved = before != (worker.pool, worker.cell)
+        left = leave(self.cells, key_of(*before), worker.name) if moved else ()
+        enter(self.cells, key_of(worker.pool, worker.cell), worker.name)
         return left
-
-    def _unplace(self, name: str, key: str | None) -> Iterable[str]:
-        """Take it out of a cell; return who is left there."""
-        if key is None or name not in self.cells.get(key, ()):
-            return ()
-        names = self.cells[key]
-        names.remove(name)
-        if not names:
-            del self.cells[key]
-        return names
 
     def siblings(self, worker: Worker) -> list[str]:
         """The names of all known workers of its cell, itself included."""
-        key = _cell_key(worker.pool, worker.cell)
+        key = key_of(worker.pool, worker.cell)
         return self.cells.get(key, [worker.name]) if key is not None else [worker.name]
 
     def began_after(self, worker: str, incarnation: int, name: str) -> bool:
@@ -247,7 +214,7 @@ class Roster(msgspec.Struct, gc=False):
         self.recent.pop(name, None)
         self.tombstones[name] = worker.incarnation
         self.forgotten[name] = decision
-        return Change((name, *self._unplace(name, _cell_key(worker.pool, worker.cell))))
+        return Change((name, *leave(self.cells, key_of(worker.pool, worker.cell), name)))
 
     def _remember(self, name: str) -> None:
         """It has started anew."""
@@ -363,53 +330,8 @@ class Roster(msgspec.Struct, gc=False):
         return self.siblings(worker)
 
 
-def shortened(reason: str) -> str:
-    """As much of a text from outside as the state keeps; the log has it whole."""
-    return reason if len(reason) <= LONGEST_KEPT else reason[:LONGEST_KEPT] + "..."
-
-
 def _decision(fact: OperatorFact, recorded: Recorded) -> Decision:
     return Decision(shortened(fact.by), shortened(fact.why), recorded.sequence)
 
 
-def _cell_key(pool: str | None, cell: str | None) -> str | None:
-    return None if pool is None or cell is None else f"{pool}/{cell}"
-
-
-def _mark(worker: Worker, fact: Fact, sequence: int) -> None:
-    """The marks that a fact leaves beside the phase."""
-    match fact:
-        case WorkerUp():
-            worker.suspicion = None
-            worker.evidence = None
-            worker.lease = fact.lease or worker.lease
-        case WorkerDown():
-            worker.ended = sequence
-            if worker.evidence not in DIRECT_EVIDENCE:
-                worker.evidence, worker.reason = fact.evidence, shortened(fact.reason)
-        case WorkerDraining() | DrainRequested():
-            _drain(worker, fact, sequence)
-        case RecoveryStarted():
-            worker.evidence = worker.evidence or "planned"
-        case WorkerSuspected():
-            worker.suspicion = shortened(fact.reason) or "suspected"
-        case WorkerSuspended():
-            until = None if fact.until is None else fact.until[:LONGEST_TIME]
-            worker.suspension = Suspension(shortened(fact.reason), until, sequence)
-        case WorkerResumed():
-            worker.suspicion = None
-            worker.suspension = None
-        case WeightsLoaded():
-            worker.weights = fact.version
-        case _:
-            return
-
-
-def _drain(worker: Worker, fact: WorkerDraining | DrainRequested, sequence: int) -> None:
-    worker.drain_seconds = fact.deadline_seconds
-    if isinstance(fact, DrainRequested):
-        worker.drain = Decision(shortened(fact.by), shortened(fact.why), sequence)
-        worker.reason = f"asked for by {worker.drain.by}: {worker.drain.why}"
-
-
-__all__ = ["NOTHING", "STALE", "Cell", "Change", "Decision", "Roster"]
+__all__ = ["NOTHING", "STALE", "Change", "Decision", "Roster"]

@@ -6,7 +6,22 @@ from enum import StrEnum
 
 import msgspec
 
-from rollbook.events import WorkerFact, parse_worker
+from rollbook.events import (
+    DrainRequested,
+    Fact,
+    RecoveryStarted,
+    WeightsLoaded,
+    WorkerDown,
+    WorkerDraining,
+    WorkerFact,
+    WorkerResumed,
+    WorkerSuspected,
+    WorkerSuspended,
+    WorkerUp,
+    parse_worker,
+)
+from rollbook.events.facts import DIRECT_EVIDENCE
+from rollbook.projections.bounds import LONGEST_TIME, shortened
 from rollbook.projections.recovery.claims import Restarts
 
 
@@ -112,6 +127,40 @@ class Worker(msgspec.Struct, omit_defaults=True, gc=False):
         if fact.cell_incarnation is not None:
             self.cell_size = fact.cell_size
             self.cell_incarnation = fact.cell_incarnation
+
+    def mark(self, fact: Fact, sequence: int) -> None:
+        """Take over what the fact leaves beside the phase."""
+        match fact:
+            case WorkerUp():
+                self.suspicion = None
+                self.evidence = None
+                self.lease = fact.lease or self.lease
+            case WorkerDown():
+                self.ended = sequence
+                if self.evidence not in DIRECT_EVIDENCE:
+                    self.evidence, self.reason = fact.evidence, shortened(fact.reason)
+            case WorkerDraining() | DrainRequested():
+                self._drain(fact, sequence)
+            case RecoveryStarted():
+                self.evidence = self.evidence or "planned"
+            case WorkerSuspected():
+                self.suspicion = shortened(fact.reason) or "suspected"
+            case WorkerSuspended():
+                until = None if fact.until is None else fact.until[:LONGEST_TIME]
+                self.suspension = Suspension(shortened(fact.reason), until, sequence)
+            case WorkerResumed():
+                self.suspicion = None
+                self.suspension = None
+            case WeightsLoaded():
+                self.weights = fact.version
+            case _:
+                return
+
+    def _drain(self, fact: WorkerDraining | DrainRequested, sequence: int) -> None:
+        self.drain_seconds = fact.deadline_seconds
+        if isinstance(fact, DrainRequested):
+            self.drain = Decision(shortened(fact.by), shortened(fact.why), sequence)
+            self.reason = f"asked for by {self.drain.by}: {self.drain.why}"
 
 
 def new_worker(name: str) -> Worker:
