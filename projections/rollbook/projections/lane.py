@@ -11,6 +11,7 @@ import asyncio
 
 from rollbook.projections import plan
 from rollbook.projections.admission import Admission
+from rollbook.projections.agenda import Agenda
 from rollbook.projections.authority import Authority
 from rollbook.projections.desk import Desk
 from rollbook.projections.ending import end
@@ -61,7 +62,6 @@ class Lane:
         self._proxy = proxy
         self._capabilities = proxy.capabilities
         self._policy = policy
-        self._paces = policy.reconcile
         self._projector = projector
         self._clock = resources.clock
         self._tell = resources.tell
@@ -90,13 +90,8 @@ class Lane:
         self._ghosts = Ghosts()
         self._force: str | None = None
         self._patience = Patience(self._desk, self._retries, resources.clock)
-        self._wake = asyncio.Event()
-        self._dirty: dict[str, None] = {}
-        self._everything = True
+        self._agenda = Agenda(self._retries, self._patience, resources.clock, policy.reconcile.resync)
         self._passing = False
-        self._resync_at = 0.0
-        self._heal_at = 0.0
-        """When a call that slipped from the predecessor has landed: the proxy is read back once more then [I7]."""
         self._outages = 0
         self._moves = Moves(self._desk, self._look_again, self._break)
         self._broken: asyncio.Future[None] | None = None
@@ -109,18 +104,14 @@ class Lane:
         self._settled.forget(marks.workers)
         if marks.everything:
             self._settled.forget_all()
-            self._everything = True
-            self._retries.hurry()
-        if marks.everything or marks.workers:
-            self._dirty.update(marks.workers)
-            self._wake.set()
+            self._agenda.add_everybody(hurry=True)
+        if marks.workers:
+            self._agenda.add(marks.workers)
 
     def force_once(self, by: str) -> None:
         """Let the next full pass exceed the removal budget, on the word of `by`; and let it come now."""
         self._force = by
-        self._everything = True
-        self._retries.hurry()
-        self._wake.set()
+        self._agenda.add_everybody(hurry=True)
 
     @property
     def withheld(self) -> dict[str, str]:
@@ -135,12 +126,12 @@ class Lane:
     @property
     def busy(self) -> bool:
         """Whether anything is in flight or looked at now, or is to be; what is to be retried later is not."""
-        return bool(self._passing or self._flights or self._dirty or self._everything or self._strangers.busy)
+        return bool(self._passing or self._flights or self._agenda.waits or self._strangers.busy)
 
     @property
     def queue(self) -> tuple[int, int, int]:
         """How many workers are dirty, in flight, and waiting to be retried: for those who watch."""
-        return len(self._dirty), len(self._flights), len(self._retries)
+        return len(self._agenda), len(self._flights), len(self._retries)
 
     # -------------------------------------------------------------- the loop
 
@@ -150,7 +141,8 @@ class Lane:
         loop: asyncio.Task[None] | None = None
         try:
             await self._projector.passed(await self._writer.take_over(owner, epoch))
-            self._heal_at = self._clock.monotonic() + self._policy.call_seconds(self._served)
+            # By then a call that slipped from the predecessor has landed [I7].
+            self._agenda.heal_after(self._policy.call_seconds(self._served))
             self._notes.begin()
             self._guard.begin()
             loop = asyncio.create_task(self._loop())
@@ -175,31 +167,17 @@ class Lane:
 
     async def _loop(self) -> None:
         while True:
-            await self._work_or_time()
+            await self._agenda.due()
             try:
                 await self._pass()
             except ProxyUnavailable as exc:
                 await self._notes.unreachable(str(exc))
-                self._everything = True
+                self._agenda.add_everybody()
                 self.refusals += 1
                 # One probe for the whole proxy, so it need not grow rare: what the proxy lost meanwhile is repaired
                 # within `resync` of its return, as ever.
-                await self._clock.sleep(min(self._retries.pause(self._outages), self._paces.resync))
+                await self._clock.sleep(min(self._retries.pause(self._outages), self._policy.reconcile.resync))
                 self._outages += 1
-
-    async def _work_or_time(self) -> None:
-        """Wait until a key is dirty, a retry is due, or the read-back is."""
-        while not self._everything and not self._dirty:
-            due = self._retries.next_due(min(self._resync_at, self._patience.next_at))
-            seconds = due - self._clock.monotonic()
-            if seconds <= 0:
-                return
-            self._wake.clear()
-            try:
-                async with asyncio.timeout(seconds):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
 
     async def _pass(self) -> None:
         self._passing = True
@@ -209,22 +187,18 @@ class Lane:
             self._passing = False
 
     async def _pass_now(self) -> None:
-        now = self._clock.monotonic()
-        full = self._everything or now >= min(self._resync_at, self._patience.next_at)
-        self._dirty.update(dict.fromkeys(self._retries.take_due()))
-        keys, self._dirty, self._everything = self._dirty, {}, False
+        began = self._clock.monotonic()
+        keys, full = self._agenda.take()
         try:
             seen = await self._desk.reader.fresh()
         except ProxyUnavailable:
-            self._dirty.update(keys)
+            self._agenda.add(keys)
             raise
         self._outages = 0
         if not self._desk.blind:
             await self._notes.reachable(seen.listing.version)
         if full:
-            self._resync_at = self._clock.monotonic() + self._paces.resync
-            if now < self._heal_at:
-                self._resync_at = min(self._resync_at, self._heal_at)
+            self._agenda.looked_at_everybody(began)
         await self._act(seen, keys, full=full)
 
     async def _act(self, seen: Seen, keys: dict[str, None], *, full: bool) -> None:
@@ -271,7 +245,7 @@ class Lane:
             if name in flights or (isinstance(action, plan.Remove) and self._guard.rests(action)):
                 continue
             if name in outdated:
-                self._dirty[name] = None
+                self._agenda.add([name])
             elif name in keys or name not in self._retries or self._patience.away:
                 flights.start(action, seen, observed)
         flights.again(plan.several(made.actions))
@@ -280,8 +254,7 @@ class Lane:
 
     def _look_again(self, name: str) -> None:
         """Something has come to light about `name`."""
-        self._dirty[name] = None
-        self._wake.set()
+        self._agenda.add([name])
 
     def _break(self, exc: BaseException) -> None:
         """End the lane with what one of its tasks failed with."""
@@ -304,6 +277,7 @@ class Lane:
         elif not outcome.scheduled:
             self._retries.failed(name)
         if self._flights.wants_another_look(name) or outcome.follow:
-            self._dirty[name] = None
-        self._everything |= self._patience.ended()
-        self._wake.set()
+            self._agenda.add([name])
+        if self._patience.ended():
+            self._agenda.add_everybody()
+        self._agenda.reconsider()
