@@ -88,7 +88,7 @@ class FleetObserved(FleetFact, frozen=True, kw_only=True, omit_defaults=True, gc
 class ObserverSilent(FleetFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """An observer that should publish does not. Nobody is down because of it: unknown is never no."""
 
-    PUBLISHED_BY: ClassVar[str] = "whoever watches the observers"
+    PUBLISHED_BY: ClassVar[str] = "the leading controller"
 
     observer: Name
     """Who does not publish."""

@@ -1,4 +1,4 @@
-"""The proxy family: what the reconciler intended, did and saw at one proxy. Only the leader writes it, fenced."""
+"""The proxy family: what the leading controller intended, did and saw at one proxy. Only it writes there, fenced."""
 
 from __future__ import annotations
 

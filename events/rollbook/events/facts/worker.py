@@ -79,6 +79,11 @@ class WorkerStarted(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, g
 class WorkerUp(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """It can serve."""
 
+    PUBLISHED_BY: ClassVar[str] = (
+        "the worker, health checks, recovery threads, the Ray manager; the leading controller when a worker "
+        "whose lease was over is heard of again"
+    )
+
     lease: Lease | None = None
     """Seconds, within which its publisher says again and again, outside the log, that it lives. After so much silence
     it is asked, and only then said to be down. Left out: what was said before holds, or nobody waits to hear."""
@@ -86,6 +91,11 @@ class WorkerUp(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
 
 class WorkerDown(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """This life is over."""
+
+    PUBLISHED_BY: ClassVar[str] = (
+        "the worker, health checks, recovery threads, the Ray manager; the leading controller when a lease is over and "
+        "the worker does not answer"
+    )
 
     evidence: Evidence
     """How it is known. `exited`, `actor_dead`, `refused`, `operator` and `planned` were seen; the
@@ -106,6 +116,8 @@ class WorkerSuspected(WorkerFact, frozen=True, kw_only=True, omit_defaults=True,
 class WorkerSuspended(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Asleep on purpose (weight update, offload): not dead, not to be probed."""
 
+    PUBLISHED_BY: ClassVar[str] = "the worker or its trainer"
+
     reason: str = ""
     """For people."""
     until: str | None = None
@@ -125,6 +137,8 @@ class WorkerResumed(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, g
 
 class WorkerDraining(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """It is about to stop: no new requests, the running ones may end."""
+
+    PUBLISHED_BY: ClassVar[str] = "the worker, or whoever is about to stop it: `rollbook stop`"
 
     reason: str = ""
     """For people."""
