@@ -1,7 +1,7 @@
 """The projector: the single consumer of the fleet's log.
 
 It folds every message in stream order, checks that none is missing, and tells its listeners which workers changed. It
-waits for nobody: proxies are the reconciler's business, and a slow one never slows the fold [I10].
+waits for nobody: proxies are the lanes' business, and a slow one never slows the fold [I10].
 """
 
 from __future__ import annotations
