@@ -17,10 +17,9 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 from bench.figures import Figure, ms, p50
-from bench.stage import DEADLINE, FLEET, controller
+from bench.stage import DEADLINE, FLEET, controller, serve_workers
 from rollbook.adapters.bootstrap import Built
 from rollbook.adapters.demo.router import Router
-from rollbook.adapters.demo.worker import serve
 from rollbook.adapters.publisher import Publisher
 from rollbook.events import Deregistered, Recorded, Registered
 
@@ -43,7 +42,7 @@ async def measure() -> list[Figure]:
             routers[name] = Router(folder / name)
             stack.push_async_callback(routers[name].kill)
             await routers[name].start()
-        workers = {name: await stack.enter_async_context(serve(name, 1)) for name in NAMES}
+        workers = dict(zip(NAMES, await stack.enter_async_context(serve_workers(len(NAMES))), strict=True))
         urls = {name: router.url for name, router in routers.items()}
         built = await stack.enter_async_context(controller(folder, urls, workers))
         scene = _Scene(built, Publisher(FLEET, built.nats))
@@ -76,7 +75,9 @@ class _Scene:
         self.publisher = publisher
         self._life = 0
         self._awaited: dict[tuple[type, str, str, int], asyncio.Future[float]] = {}
-        built.controller.projector.witness(self._note)
+        projector = built.controller.projector
+        assert projector is not None
+        projector.witness(self._note)
 
     def _note(self, _: object, recorded: Recorded | None, __: object) -> None:
         fact = None if recorded is None else recorded.fact
@@ -119,7 +120,9 @@ async def _standing_still(router: Router, built: Built) -> AsyncGenerator[None]:
 
 
 def _caught_up(built: Built) -> bool:
-    record = built.controller.projector.state.ledger.look(STOPPED)
+    projector = built.controller.projector
+    assert projector is not None
+    record = projector.state.ledger.look(STOPPED)
     return record.reachable is True and not record.registrations and built.controller.lanes[STOPPED].idle
 
 

@@ -5,7 +5,7 @@ return: all were registered, went down, and come up as new lives; from before th
 
 The workers take a while to answer, as engines do that are busy or far away. With workers that answer at once, an add is
 nothing but work for the processors that router, workers and controller share here, and nothing is gained by four at a
-time. They name no model: for each worker that does, the router looks for a tokenizer, which takes longer than the add.
+time.
 """
 
 from __future__ import annotations
@@ -14,14 +14,12 @@ import asyncio
 import contextlib
 import tempfile
 import time
-from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import aiohttp
-from aiohttp import web
 
 from bench.figures import Figure
-from bench.stage import DEADLINE, FLEET, Admin, controller
+from bench.stage import DEADLINE, FLEET, Admin, controller, serve_workers
 from rollbook.adapters.demo.router import Router
 from rollbook.adapters.publisher import Publisher
 from rollbook.events import Deregistered, Recorded, Registered
@@ -44,7 +42,9 @@ async def measure() -> list[Figure]:
             stack.push_async_callback(router.kill)
             await router.start()
         names = [f"rollout-{number}-0" for number in range(WORKERS)]
-        workers = dict(zip(names, await stack.enter_async_context(_serve(len(names))), strict=True))
+        workers = dict(
+            zip(names, await stack.enter_async_context(serve_workers(len(names), ANSWER_SECONDS)), strict=True)
+        )
         loop = await _one_after_the_other(routers[0].url, workers)
         ours, most = await _with_rollbook(folder, routers[1].url, workers)
     note = f"{ours:.2f} s against {loop:.2f} s for {WORKERS} workers that take {ANSWER_SECONDS * 1000:g} ms to answer"
@@ -59,26 +59,6 @@ async def measure() -> list[Figure]:
             note="between the call and the listing that shows it",
         ),
     ]
-
-
-@contextlib.asynccontextmanager
-async def _serve(count: int) -> AsyncGenerator[list[HostAndPort]]:
-    """So many workers, each on a port of its own."""
-
-    async def answer(_: web.Request) -> web.Response:
-        await asyncio.sleep(ANSWER_SECONDS)
-        return web.json_response({})
-
-    app = web.Application()
-    app.router.add_route("*", "/{anything:.*}", answer)
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    try:
-        for _ in range(count):
-            await web.TCPSite(runner, "127.0.0.1", 0).start()
-        yield [HostAndPort(host, port) for host, port in runner.addresses]
-    finally:
-        await runner.cleanup()
 
 
 async def _one_after_the_other(router: str, workers: dict[str, HostAndPort]) -> float:

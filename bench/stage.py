@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from aiohttp import web
 
 from rollbook.adapters.bootstrap import Built, build
 from rollbook.adapters.settings import ProxySettings, Settings, StaticProvider
@@ -46,6 +47,30 @@ async def controller(
             started.cancel()
             built.controller.stop()
             await running
+
+
+@contextlib.asynccontextmanager
+async def serve_workers(count: int, seconds: float = 0.0) -> AsyncGenerator[list[HostAndPort]]:
+    """So many workers, each on a port of its own, that take so long to say how they are.
+
+    They name no model: for each worker that does, the router looks for a tokenizer, which takes longer than the add,
+    and up to six seconds, in which the router does nothing else, where it looks on the network and there is none.
+    """
+
+    async def answer(_: web.Request) -> web.Response:
+        await asyncio.sleep(seconds)
+        return web.json_response({})
+
+    app = web.Application()
+    app.router.add_route("*", "/{anything:.*}", answer)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        for _ in range(count):
+            await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield [HostAndPort(host, port) for host, port in runner.addresses]
+    finally:
+        await runner.cleanup()
 
 
 class Admin:
