@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import json
 import random
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from structlog.testing import capture_logs
 from support.nats import DEADLINE
 from support.until import until
 
@@ -315,6 +317,25 @@ async def test_only_get_is_answered_and_every_answer_is_guarded(site, http):
                 assert answer.status == status
                 assert {name: answer.headers[name] for name in SECURITY} == SECURITY
                 assert "Access-Control-Allow-Origin" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("sent", "said"),
+    [(b"\x16\x03\x01\x02\x00\x01\r\n\r\n", []), (b"GET / HTTP/1.1\r\na b: c\r\n\r\n", ["info"])],
+)
+async def test_what_is_no_http_is_no_failure_of_ours(site, caplog, sent, said):
+    async with site.process().run() as process:
+        address = urlsplit(process.url)
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        with capture_logs() as logs:
+            writer.write(sent)
+            async with asyncio.timeout(DEADLINE):
+                answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+    assert b" 400 " in answer.partition(b"\r\n")[0]
+    assert [line["log_level"] for line in logs if line["event"] == "web.not_http"] == said
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 async def test_openmetrics_is_spoken_to_who_asks_for_it(site, http):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from http import HTTPStatus
@@ -18,6 +19,7 @@ from typing import Any, Final
 import msgspec
 import structlog
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 from prometheus_client import exposition
 
 from rollbook.adapters.settings import WebSettings
@@ -40,6 +42,8 @@ LOOP_SECONDS: Final = 1.0
 """Between two looks at how late the event loop is."""
 STOP_SECONDS: Final = 1.0
 """For the answers under way, when the controller stops."""
+
+LONGEST_REASON: Final = 200
 
 SECURITY: Final = {
     "Cache-Control": "no-store",
@@ -145,7 +149,13 @@ async def serving(pages: Web, settings: WebSettings) -> AsyncGenerator[HostAndPo
 @contextlib.asynccontextmanager
 async def listening(pages: Web, settings: WebSettings, address: HostAndPort) -> AsyncGenerator[HostAndPort]:
     """Listen at `address`, of which port 0 lets the system choose; gives the one that it is. Raises `PortTaken`."""
-    runner = web.AppRunner(pages.app(settings), access_log=None, shutdown_timeout=STOP_SECONDS, keepalive_timeout=15)
+    runner = web.AppRunner(
+        pages.app(settings),
+        access_log=None,
+        logger=_Underneath(logging.getLogger("aiohttp.server")),
+        shutdown_timeout=STOP_SECONDS,
+        keepalive_timeout=15,
+    )
     await runner.setup()
     lagging = asyncio.create_task(pages.watch_the_loop(), name="web: loop lag")
     try:
@@ -160,6 +170,16 @@ async def listening(pages: Web, settings: WebSettings, address: HostAndPort) -> 
         await end(lagging)
         await runner.cleanup()
         await pages.close()
+
+
+class _Underneath(logging.LoggerAdapter[logging.Logger]):
+    """What aiohttp says: it takes what a client sends that is no HTTP for a failure of the server's, with traceback."""
+
+    def exception(self, msg: object, *args: object, exc_info: Any = True, **more: Any) -> None:
+        if isinstance(exc_info, HttpProcessingError):
+            _log.info("web.not_http", reason=" ".join(exc_info.message.split())[:LONGEST_REASON])
+        else:
+            super().exception(msg, *args, exc_info=exc_info, **more)
 
 
 def _guard(settings: WebSettings) -> Any:
