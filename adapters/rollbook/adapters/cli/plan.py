@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -70,10 +71,24 @@ def write_plan(preview: Preview, proxy: str | None, file: Path) -> None:
         raise UsageError(f"a plan without what {', '.join(preview.unreachable)} lists cannot be kept")
     if any(line.worker is not None and line.url is None and line.differs for line in preview.lines):
         raise UsageError("a plan without the workers' addresses cannot be kept: it needs a controller, or the provider")
+    kept = msgspec.json.format(msgspec.json.encode(save(preview, proxy)), indent=2) + b"\n"
     try:
-        file.write_bytes(msgspec.json.format(msgspec.json.encode(save(preview, proxy)), indent=2) + b"\n")
+        _write_whole(kept, file)
     except OSError as exc:
         raise UsageError(f"{file} cannot be written: {exc.strerror}") from exc
+
+
+def _write_whole(content: bytes, file: Path) -> None:
+    """All of it or nothing: what is half written is beside `file`, and taken away. A pipe is written to."""
+    if file.exists() and not file.is_file():
+        file.write_bytes(content)
+        return
+    beside = file.with_name(f"{file.name}.{os.getpid()}.part")
+    try:
+        beside.write_bytes(content)
+        beside.replace(file)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def show(preview: Preview, *, json: bool) -> Exit:
