@@ -1,5 +1,7 @@
 """`rollbook status` for people: whatever a worker, operator or router wrote stays inside its own line."""
 
+import msgspec
+
 from rollbook.adapters.cli.status import LONGEST_SHOWN, render
 from rollbook.projections.status import FleetStatus, ProxyStatus, RegistrationStatus, Standing, WorkerStatus
 
@@ -46,6 +48,16 @@ def test_text_from_outside_cannot_change_the_terminal():
 def test_a_reason_of_any_length_is_one_short_line():
     assert max(map(len, text(fleet(reason="x" * 890_000)))) < LONGEST_SHOWN + 100
     assert max(map(len, text(fleet(down="x" * 890_000)))) < LONGEST_SHOWN + 100
+
+
+def test_an_entry_that_should_not_be_there_is_counted_beside_those_that_should():
+    taken = fleet()
+    assert text(taken)[-1].split()[:5] == ["a", "sglang", "0", "/", "0"]
+    unwanted = RegistrationStatus(proxy="a", state=Standing.UNWANTED, url="http://h:1", gate="serving", reason="down")
+    worker = msgspec.structs.replace(taken.workers[0], registrations=(unwanted,))
+    lines = text(msgspec.structs.replace(taken, workers=(worker,)))
+    assert "registered / wanted" in lines[-2]
+    assert "0 / 0, 1 unwanted" in lines[-1]
 
 
 def test_many_foreign_entries_are_counted():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
@@ -111,7 +112,7 @@ def render(taken: FleetStatus, now: float) -> Iterator[list[Piece]]:
     yield []
     yield from table([["worker", "life", "phase", "since", "address", "registered at"], *_workers(taken, now)])
     yield []
-    yield from table([["proxy", "kind", "listed / wanted", "foreign", "answers"], *map(_proxy, taken.proxies)])
+    yield from table([["proxy", "kind", "registered / wanted", "foreign", "answers"], *_proxies(taken)])
     wrong = [line for proxy in taken.proxies for line in troubles(proxy, now)]
     if wrong:
         yield []
@@ -153,13 +154,22 @@ def _registration(found: RegistrationStatus) -> str:
     return f"{found.proxy}: {found.state}" + (f" ({one_line(why, LONGEST_SHOWN)})" if why else "")
 
 
-def _proxy(proxy: ProxyStatus) -> list[Piece]:
-    right = "green" if proxy.registered == proxy.wanted else "bold red"
+def _proxies(taken: FleetStatus) -> Iterator[list[Piece]]:
+    unwanted = Counter(
+        one.proxy for worker in taken.workers for one in worker.registrations if one.state is Standing.UNWANTED
+    )
+    for proxy in taken.proxies:
+        yield _proxy(proxy, unwanted[proxy.name])
+
+
+def _proxy(proxy: ProxyStatus, unwanted: int) -> list[Piece]:
+    right = "green" if proxy.registered == proxy.wanted and not unwanted else "bold red"
     answers: Piece = (f"yes ({proxy.version})" if proxy.version else "yes", "green")
     if not proxy.reachable:
         answers = (f"NO: {one_line(proxy.reason or '', LONGEST_SHOWN)}", "bold red")
-    counts: Piece = (f"{proxy.registered} / {proxy.wanted}" if proxy.reachable else f"? / {proxy.wanted}", right)
-    return [proxy.name, proxy.kind, counts, _foreign(proxy.foreign), answers]
+    more = f", {unwanted} unwanted" if unwanted else ""
+    counts = f"{proxy.registered if proxy.reachable else '?'} / {proxy.wanted}{more}"
+    return [proxy.name, proxy.kind, (counts, right), _foreign(proxy.foreign), answers]
 
 
 def _decision(decision: DecisionStatus) -> list[Piece]:
