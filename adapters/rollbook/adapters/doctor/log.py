@@ -11,7 +11,7 @@ from rollbook.adapters.doctor.findings import Findings
 from rollbook.adapters.jetstream import api
 from rollbook.adapters.jetstream.api import Refused, question
 from rollbook.adapters.jetstream.client import Client
-from rollbook.adapters.jetstream.connection import Connection, NotAuthorised, connect
+from rollbook.adapters.jetstream.connection import NO_CREDENTIALS, Connection, NotAuthorised, connect
 from rollbook.adapters.jetstream.provision import lossy, mended, wanted
 from rollbook.events import stream_name
 from rollbook.projections.ports import LogError, LogMisconfigured, LogUnavailable
@@ -50,7 +50,9 @@ async def server(findings: Findings, connection: Connection) -> Client | None:
         findings.failed("nats", str(exc), "correct the [nats] table")
         return None
     seconds = await _round_trip(client)
-    told = f"{connection.url} answers in {seconds * 1000:.1f} ms, as {connection.authentication}"
+    who = connection.authentication
+    told = f"{connection.url} answers in {seconds * 1000:.1f} ms, "
+    told += "without credentials" if who == NO_CREDENTIALS else f"as {who}"
     version = client.connected_server_version
     told = f"{told}; nats-server {version.major}.{version.minor}.{version.patch}"
     if (version.major, version.minor) < OLDEST:

@@ -38,6 +38,8 @@ RECONNECT_WAIT = 0.2
 PING_EVERY = 10
 """Seconds; after two unanswered pings the connection counts as dead."""
 
+NO_CREDENTIALS: Final = "no credentials"
+
 
 class NotAuthorised(LogError):
     """NATS wants other credentials than it was given. The message names the setting, never the secret."""
@@ -96,7 +98,7 @@ class Connection(msgspec.Struct, frozen=True, kw_only=True):
             return f"nkey file {self.nkey}"
         if self.user is not None:
             return f"user {self.user!r}"
-        return "a token" if self.token is not None else "no credentials"
+        return "a token" if self.token is not None else NO_CREDENTIALS
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Connection:
@@ -301,9 +303,11 @@ def _translate(connection: Connection, error: Exception | None, timeout: float) 
     if isinstance(error, ImportError):
         return NotAuthorised(f"{connection.authentication} needs the package nkeys: pip install nkeys")
     if error is not None and _is_refusal(error):
+        who = connection.authentication
+        what = "asks for credentials and was given none" if who == NO_CREDENTIALS else f"refused {who}"
         return NotAuthorised(
-            f"NATS at {connection.url} refused {connection.authentication}; set ROLLBOOK_NATS_TOKEN, or "
-            "ROLLBOOK_NATS_USER and ROLLBOOK_NATS_PASSWORD, or ROLLBOOK_NATS_CREDS, or ROLLBOOK_NATS_NKEY"
+            f"NATS at {connection.url} {what}; set ROLLBOOK_NATS_TOKEN, or ROLLBOOK_NATS_USER and "
+            "ROLLBOOK_NATS_PASSWORD, or ROLLBOOK_NATS_CREDS, or ROLLBOOK_NATS_NKEY"
         )
     if isinstance(error, ssl.SSLError):
         return LogUnavailable(

@@ -85,6 +85,11 @@ def _name(kind: str) -> Check:
 
 
 def _nats_url(value: str) -> str | None:
+    if "@" in value:
+        return (
+            "credentials do not belong in a URL; write nats://host:4222, and a token into ROLLBOOK_NATS_TOKEN or the "
+            "secret that nats.token refers to (likewise ROLLBOOK_NATS_USER and ROLLBOOK_NATS_PASSWORD)"
+        )
     for server in value.split(","):
         problem = url_problem(server.strip(), _NATS_SCHEMES, "nats://host:4222")
         if problem is None and urlsplit(server.strip()).path not in {"", "/"}:
