@@ -157,7 +157,7 @@ def test_what_would_change_nothing_is_not_published(stream, call, say, arguments
         (["cordon", "a.b", *WHY], "'a.b' cannot name a worker"),
         (["hold", "--proxy", "a.b", *WHY], "'a.b' cannot name a proxy"),
         (["cordon", W], "--reason"),
-        (["end"], "this ends the run: 1 workers, 0 registrations to be removed; say --yes to do it"),
+        (["end"], "this ends the run: 1 worker, 0 registrations to be removed; say --yes to do it"),
         (["wait", "--all", "--min", "3"], "--all and --min contradict each other"),
         (["wait", "--worker", W, "--pool", "rollout"], "one worker is waited for"),
         (["wait", "--for", "gone", "--min", "3"], "a number of workers can be waited for to be routed"),
@@ -192,6 +192,12 @@ def test_the_log_alone_tells_what_is_to_be_done(stream, call, say):
     assert "a: unwanted (serving: down (operator))" in out
     assert call("plan", "--out", "x.plan")[0] == Exit.USAGE
     assert call("reconcile")[:2] == (Exit.FAILED, "")
+
+
+def test_every_timeout_may_be_seconds_alone(stream, call):
+    assert call("publish", "up", W, "--timeout", str(DEADLINE))[:2] == (Exit.DONE, "1\n")
+    code, _, err = call("reconcile", "--timeout", "5")
+    assert (code, "no controller" in err) == (Exit.FAILED, True)
 
 
 def test_a_controller_that_hangs_is_given_up_and_the_log_is_read(stream, call, nats_server):
@@ -249,6 +255,29 @@ async def test_a_trainer_waits_in_asyncio_and_without_a_log(known, nats_server):
         await async_wait_routed(timeout=1.0)
     with pytest.raises(NotInTime, match=r"not routed within 0\.5 s"):
         await async_wait_routed(timeout=0.5, fleet=f"{known}-other", connection=nats_server.url)
+
+
+async def test_who_waits_in_vain_is_told_for_what(known, nats_server):
+    """Also where the time was too short for a whole attempt to connect."""
+    with pytest.raises(NotInTime, match=r"within 0\.3 s: no NATS server has answered at nats://127\.0\.0\.1:1;"):
+        await async_wait_routed(timeout=0.3, connection="nats://127.0.0.1:1")
+    with pytest.raises(NotInTime, match="this NATS server has no log of the fleet"):
+        await async_wait_routed(timeout=3.0, fleet=f"{known}-other", connection=nats_server.url)
+
+
+def test_a_fleet_without_a_log_is_told_what_to_do(known, call):
+    code, out, err = call("status")
+    assert (code, out) == (Exit.FAILED, "")
+    assert "stream not found: this NATS server has no log of the fleet; start `rollbook up`" in err
+
+
+def test_a_url_with_a_token_in_it_is_told_where_the_token_belongs(known, call, monkeypatch):
+    """As `.rollbook/nats.url` holds it."""
+    monkeypatch.setenv("ROLLBOOK_NATS_URL", "nats://s3cret@127.0.0.1:4222")
+    code, _, err = call("status")
+    assert code == Exit.USAGE
+    assert "ROLLBOOK_NATS_TOKEN" in err
+    assert "s3cret" not in err
 
 
 async def test_a_trainer_waits_in_asyncio_until_a_life_is_gone(nats_client, known):

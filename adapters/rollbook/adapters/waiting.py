@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, ParamSpec
 
 from rollbook.adapters.clock import SystemClock
 from rollbook.adapters.jetstream.client import Client, NotPermitted
@@ -37,6 +38,8 @@ LEAST_SECONDS: Final = 0.05
 ASK_SECONDS: Final = 5.0
 """For the controller to say who it is, and between two tries while there is none."""
 
+_P = ParamSpec("_P")
+
 Watcher = Callable[[Progress], None]
 """Told how far it is whenever that changes. Must not block."""
 
@@ -56,60 +59,26 @@ class NotInTime(RollbookError):
         super().__init__(text)
 
 
-def wait_routed(
+async def async_wait_routed(
     *,
     pool: str | None = None,
-    at_least: int | None = None,
     worker: str | None = None,
     incarnation: int | None = None,
+    at_least: int | None = None,
     timeout: float = 300.0,
     fleet: str | None = None,
     connection: Connection | str | None = None,
 ) -> Progress:
-    """Block until workers serve and are registered at every proxy that serves their pool.
+    """Wait until workers serve and are registered at every proxy that serves their pool.
 
     Those of `pool` (of every pool if None): `at_least` so many, or else all that the log knows, and one at the least.
-    Or one `worker`, in its life `incarnation` or a later one. `timeout` is in seconds. On the thread of an event loop
-    use `async_wait_routed`.
+    Or one `worker`, in its life `incarnation` or a later one. `timeout` is in seconds.
 
     Raises `NotInTime`, whose `missing` gives the reason for each worker; `WrongGoal`; `NotAuthorised`; or
     `RollbookError` if fleet or server are neither given nor in the environment.
     """
     goal = Goal(state="routed", pool=pool, at_least=at_least, worker=worker, incarnation=incarnation)
-    return asyncio.run(_wait(goal, timeout, fleet, connection))
-
-
-async def async_wait_routed(
-    *,
-    pool: str | None = None,
-    at_least: int | None = None,
-    worker: str | None = None,
-    incarnation: int | None = None,
-    timeout: float = 300.0,
-    fleet: str | None = None,
-    connection: Connection | str | None = None,
-) -> Progress:
-    """As `wait_routed`, for asyncio."""
-    goal = Goal(state="routed", pool=pool, at_least=at_least, worker=worker, incarnation=incarnation)
     return await _wait(goal, timeout, fleet, connection)
-
-
-def wait_gone(
-    *,
-    pool: str | None = None,
-    worker: str | None = None,
-    incarnation: int | None = None,
-    timeout: float = 300.0,
-    fleet: str | None = None,
-    connection: Connection | str | None = None,
-) -> Progress:
-    """Block until no proxy has anything left of them, by the log: of `pool`, of one `worker`, or of its lives so far.
-
-    `incarnation` means this life and all before it, so that a new life of the worker may be there already. Otherwise as
-    `wait_routed`.
-    """
-    goal = Goal(state="gone", pool=pool, worker=worker, incarnation=incarnation)
-    return asyncio.run(_wait(goal, timeout, fleet, connection))
 
 
 async def async_wait_gone(
@@ -121,9 +90,28 @@ async def async_wait_gone(
     fleet: str | None = None,
     connection: Connection | str | None = None,
 ) -> Progress:
-    """As `wait_gone`, for asyncio."""
+    """Wait until no proxy has anything left of them, by the log: of `pool`, of one `worker`, or of its lives so far.
+
+    `incarnation` means this life and all before it, so that a new life of the worker may be there already. Otherwise as
+    `async_wait_routed`.
+    """
     goal = Goal(state="gone", pool=pool, worker=worker, incarnation=incarnation)
     return await _wait(goal, timeout, fleet, connection)
+
+
+def _blocking(waiting: Callable[_P, Coroutine[Any, Any, Progress]]) -> Callable[_P, Progress]:
+    @functools.wraps(waiting)
+    def wait(*args: _P.args, **kwargs: _P.kwargs) -> Progress:
+        return asyncio.run(waiting(*args, **kwargs))
+
+    wait.__name__ = wait.__qualname__ = waiting.__name__.removeprefix("async_")
+    return wait
+
+
+wait_routed = _blocking(async_wait_routed)
+"""The same for code without an event loop: it blocks. On the thread of a loop use `async_wait_routed`."""
+wait_gone = _blocking(async_wait_gone)
+"""The same for code without an event loop, likewise."""
 
 
 async def _wait(goal: Goal, timeout: float, fleet: str | None, connection: Connection | str | None) -> Progress:
@@ -166,7 +154,7 @@ async def wait_for(
                     waiting.trouble = str(exc)
                     await asyncio.sleep(ASK_SECONDS / 5)
     except TimeoutError as exc:
-        raise NotInTime(goal, timeout, waiting.progress, waiting.trouble) from exc
+        raise NotInTime(goal, timeout, waiting.progress, waiting.trouble or waiting.stage) from exc
 
 
 class _Waiting:
@@ -174,7 +162,9 @@ class _Waiting:
 
     def __init__(self, goal: Goal, fleet: str, pools: Pools | None, watcher: Watcher | None) -> None:
         self.progress: Progress | None = None
-        self.trouble = "no NATS server was asked yet"
+        self.trouble: str | None = None
+        """What failed last."""
+        self.stage = "there was no time to ask anybody"
         self._goal = goal
         self._fleet = fleet
         self._pools = pools
@@ -185,10 +175,13 @@ class _Waiting:
 
     async def follow(self, connection: Connection) -> Progress:
         """Fold the log until the goal is reached. Raises `LogUnavailable`."""
+        self.stage = f"no NATS server has answered at {connection.url}; start it, or correct the URL"
         client = await connect(connection, name="rollbook-wait")
+        self.stage = f"the log at {connection.url} could not be read to its end in that time"
         try:
             log = JetStreamLog(client, self._fleet, direct=True)
             state = await newest_state(log, JetStreamSnapshots(client, self._fleet))
+            self.trouble = None
             projector = Projector(log, Codec(self._fleet), SystemClock(), state)
             projector.witness(lambda *_: self._changed.set())
             return await self._reach(client, projector)

@@ -92,6 +92,11 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
+def parse_timeout(text: str) -> float:
+    """How long to wait, in seconds: as `parse_duration`, and a number alone is seconds. Raises `UsageError`."""
+    return parse_duration(f"{text}s" if text.replace(".", "", 1).isdecimal() else text)
+
+
 def run(main: Coroutine[Any, Any, _T]) -> _T:
     """Run a command's coroutine to its end, on uvloop where it is installed."""
     factory = None

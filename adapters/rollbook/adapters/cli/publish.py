@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from rollbook.adapters.cli.common import ConfigFile, load_client_config, parse_duration, start_logs
+from rollbook.adapters.cli.common import ConfigFile, load_client_config, parse_timeout, start_logs
 from rollbook.adapters.cli.exits import Exit, WaitedTooLong
 from rollbook.adapters.cli.output import out
 from rollbook.adapters.settings import Client
@@ -44,7 +44,7 @@ class OthersWereFaster(RollbookError):
 
 
 Worker = Annotated[str, Parameter(help="Its name, such as rollout-3-0.")]
-Timeout = Annotated[str, Parameter(help="How long to wait until the log has the fact.")]
+Timeout = Annotated[str, Parameter(help="How long to wait until the log has the fact; a number alone is seconds.")]
 
 
 @Parameter(name="*")
@@ -145,7 +145,7 @@ def _publish(worker: str, say: Say, timeout: str, config: ConfigFile) -> int:
     from rollbook.projections.ports import LogUnavailable
 
     validate_name("worker", worker)
-    seconds = parse_duration(timeout)
+    seconds = parse_timeout(timeout)
     client = load_client_config(config)
     start_logs()
     publisher = open_publisher(client)
@@ -154,8 +154,8 @@ def _publish(worker: str, say: Say, timeout: str, config: ConfigFile) -> int:
     except (TimeoutError, LogUnavailable) as exc:
         trouble = publisher.stats().last_error
         raise WaitedTooLong(
-            f"the log has not acknowledged the fact within {timeout}{f' ({trouble})' if trouble else ''}. It is not "
-            f"tried any more, and `rollbook log --worker {worker}` tells whether it arrived; then publish it again"
+            f"the log has not acknowledged the fact within {seconds:g} s{f' ({trouble})' if trouble else ''}. It is "
+            f"not tried any more, and `rollbook log --worker {worker}` tells whether it arrived; then publish it again"
         ) from exc
     finally:
         publisher.close(0)

@@ -17,7 +17,7 @@ from rollbook.adapters.cli.common import (
     ProxyName,
     load_config,
     load_what_is_there,
-    parse_duration,
+    parse_timeout,
     run,
     start_logs,
 )
@@ -78,7 +78,9 @@ def reconcile(  # noqa: PLR0913 - one for each option
     by: Annotated[
         str | None, Parameter(help="Who asks, for the log; by default user@host.", show_default=False)
     ] = None,
-    timeout: Annotated[str, Parameter(help="How long to wait until the pass is over.")] = "120s",
+    timeout: Annotated[
+        str, Parameter(help="How long to wait until the pass is over; a number alone is seconds.")
+    ] = "120s",
     json: Json = False,
     config: ConfigFile = None,
 ) -> Exit:
@@ -89,7 +91,7 @@ def reconcile(  # noqa: PLR0913 - one for each option
     """
     from rollbook.adapters.service.messages import ReconcileRequest
 
-    seconds = parse_duration(timeout)
+    seconds = parse_timeout(timeout)
     found = load_what_is_there(config)
     start_logs()
     saved = None if plan is None else read_plan(plan, found.client.settings.fleet)

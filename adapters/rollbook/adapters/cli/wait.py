@@ -12,7 +12,7 @@ import msgspec
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from rollbook.adapters.cli.common import ConfigFile, Found, Json, load_what_is_there, parse_duration, run, start_logs
+from rollbook.adapters.cli.common import ConfigFile, Found, Json, load_what_is_there, parse_timeout, run, start_logs
 from rollbook.adapters.cli.exits import Exit, UsageError
 from rollbook.adapters.cli.output import console, one_line, out, out_json, say
 
@@ -70,7 +70,7 @@ def wait(  # noqa: PLR0913 - one for each option
 
     if all and min is not None:
         raise UsageError("--all and --min contradict each other")
-    seconds = parse_duration(f"{timeout}s" if timeout.replace(".", "", 1).isdecimal() else timeout)
+    seconds = parse_timeout(timeout)
     try:
         goal = Goal(state=state, pool=pool, at_least=min, worker=worker, incarnation=incarnation)
     except WrongGoal as exc:
