@@ -176,7 +176,7 @@ def test_what_an_operator_decides_is_done_and_shown(folder):
 
     asked = folder.run("end")
     assert asked.returncode == 64
-    assert "1 registrations to be removed; say --yes" in asked.stderr
+    assert "1 registration to be removed; say --yes" in asked.stderr
     folder.did("end", "--yes", "--by", "ann")
     wait_until(lambda: folder.listed() == set())
     assert "(ann)" in folder.run("status").stdout

@@ -7,11 +7,11 @@ import random
 import re
 import socket
 import time
-from pathlib import Path
 
 import pytest
 from aiohttp import web
 from support.nats import DEADLINE
+from support.roles import FLEET, PASSWORDS, ROLES, as_role, server_with_roles
 from support.routers import running_router
 from support.until import until
 
@@ -23,7 +23,6 @@ from rollbook.adapters.doctor.examination import examine
 from rollbook.adapters.doctor.findings import State
 from rollbook.adapters.ids import UuidV7
 from rollbook.adapters.jetstream import api
-from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.jetstream.leadership import JetStreamLeadership
 from rollbook.adapters.jetstream.log import JetStreamLog
 from rollbook.adapters.jetstream.provision import provision
@@ -40,7 +39,6 @@ from rollbook.projections.resources import Resources
 
 pytestmark = pytest.mark.integration
 
-ROLES = (Path(__file__).resolve().parents[2] / "deploy/nats-roles.conf").read_text()
 EVERYTHING = (
     "read the log",
     "publish worker facts",
@@ -95,10 +93,12 @@ async def stream(nats_client, fleet):
     return nats_client
 
 
+@pytest.fixture
 def nobody():
+    """Where connections are refused, and nobody else can listen meanwhile."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{held.getsockname()[1]}"
+        yield f"127.0.0.1:{held.getsockname()[1]}"
 
 
 # ---------------------------------------------------------------- NATS
@@ -119,12 +119,12 @@ async def test_what_is_well_is_ok(patient, nats_server, stream):
         "provider",
     ):
         assert found[check].state is State.OK, found[check]
-    assert re.search(r"answers in \d+\.\d ms, as no credentials; nats-server 2\.", found["nats"].told)
+    assert re.search(r"answers in \d+\.\d ms, without credentials; nats-server 2\.", found["nats"].told)
     assert found["durability"].state is State.WARNING
     assert "sync_interval is unknown" in found["durability"].told
     assert "sync_interval: always" in found["durability"].fix
     assert (found["leadership"].state, found["leadership"].fix) == (State.WARNING, "start `rollbook up`")
-    assert found["provider"].told == "the configuration knows 1 workers, 1 of them alive"
+    assert found["provider"].told == "the configuration knows 1 worker, 1 of them alive"
     assert not any(one.state is State.FAILED for one in found.values())
 
 
@@ -137,12 +137,11 @@ async def test_it_leaves_nothing_behind(patient, nats_server, stream):
     assert names["streams"] == [f"ROLLBOOK_{patient.fleet}"]
 
 
-async def test_no_server(patient):
-    address = nobody()
-    patient.configure(f"nats://{address}")
+async def test_no_server(patient, nobody):
+    patient.configure(f"nats://{nobody}")
     found = await patient.examine()
     assert found["nats"].state is State.FAILED
-    assert found["nats"].fix == f"start nats-server at nats://{address}, or correct nats.url and nats.ca"
+    assert found["nats"].fix == f"start nats-server at nats://{nobody}, or correct nats.url and nats.ca"
     assert found["stream"].state is found["leadership"].state is State.SKIPPED
 
 
@@ -251,33 +250,26 @@ async def test_a_clock_that_is_off(patient, nats_server, stream, monkeypatch):
     ],
 )
 async def test_what_each_role_may_do(patient, start_nats, monkeypatch, role, may, may_not):
-    for name in ("controller", "publisher", "operator", "reader"):
-        monkeypatch.setenv(f"NATS_{name.upper()}_PASSWORD", f"pw-{name}")
-    server = start_nats(config=ROLES)
-    patient.fleet = "math-rl"
-    client = await connect(
-        Connection(url=server.url, user="controller", password="pw-controller"), name="test", timeout=DEADLINE
-    )
-    await provision(client, patient.fleet, timeout=DEADLINE)
-    before = await JetStreamLog(client, patient.fleet).state()
-    patient.environ["PASSWORD"] = f"pw-{role}"
-    patient.configure(server.url, nats=f'user = "{role}"\npassword = {{ env = "PASSWORD" }}')
-    found = await patient.examine()
-    assert found["permissions"].state is State.OK, found["permissions"]
-    assert found["permissions"].told == f"these credentials may {may}, and not {may_not}"
-    assert found["stream"].state is State.OK
-    assert await JetStreamLog(client, patient.fleet).state() == before
-    await client.close()
+    server = server_with_roles(start_nats, monkeypatch)
+    patient.fleet = FLEET
+    async with as_role(server, "controller") as client:
+        await provision(client, FLEET, timeout=DEADLINE)
+        before = await JetStreamLog(client, FLEET).state()
+        patient.environ["PASSWORD"] = PASSWORDS[role]
+        patient.configure(server.url, nats=f'user = "{role}"\npassword = {{ env = "PASSWORD" }}')
+        found = await patient.examine()
+        assert found["permissions"].state is State.OK, found["permissions"]
+        assert found["permissions"].told == f"these credentials may {may}, and not {may_not}"
+        assert found["stream"].state is State.OK
+        assert await JetStreamLog(client, FLEET).state() == before
 
 
 async def test_a_role_that_lacks_one_subject(patient, start_nats, monkeypatch):
-    for name in ("controller", "publisher", "operator", "reader"):
-        monkeypatch.setenv(f"NATS_{name.upper()}_PASSWORD", f"pw-{name}")
     missing = '"$JS.API.CONSUMER.CREATE.ROLLBOOK_math-rl.>"'
     assert missing in ROLES
-    server = start_nats(config=ROLES.replace(missing, ""))
-    patient.fleet = "math-rl"
-    patient.environ["PASSWORD"] = "pw-controller"
+    server = server_with_roles(start_nats, monkeypatch, ROLES.replace(missing, ""))
+    patient.fleet = FLEET
+    patient.environ["PASSWORD"] = PASSWORDS["controller"]
     patient.configure(server.url, nats='user = "controller"\npassword = { env = "PASSWORD" }')
     found = (await patient.examine())["permissions"]
     assert found.state is State.FAILED
@@ -340,13 +332,12 @@ async def test_a_leader_that_does_not_answer(patient, nats_server, stream):
 # ---------------------------------------------------------------- proxies and provider
 
 
-async def test_a_dead_router(patient, nats_server, stream):
-    address = nobody()
-    patient.configure(nats_server.url, proxy(f"http://{address}"))
+async def test_a_dead_router(patient, nats_server, stream, nobody):
+    patient.configure(nats_server.url, proxy(f"http://{nobody}"))
     found = (await patient.examine())["proxy router-a"]
     assert found.state is State.FAILED
     assert "connection refused" in found.told
-    assert f"start the router of proxies.router-a, or correct its admin_url (http://{address})" in found.fix
+    assert f"start the router of proxies.router-a, or correct its admin_url (http://{nobody})" in found.fix
 
 
 @pytest.mark.router
@@ -374,7 +365,7 @@ async def test_a_router_that_hangs_and_one_that_is_something_else(patient, nats_
         return web.Response(text="<html>hello", content_type="text/html")
 
     async def hang(_):
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     app = web.Application()
     app.router.add_get("/a/workers", page)
@@ -394,6 +385,25 @@ async def test_a_router_that_hangs_and_one_that_is_something_else(patient, nats_
         assert "correct its admin_url" in found["proxy router-a"].fix
         assert "router of proxies.router-b hangs" in found["proxy router-b"].fix
         assert [check for check in found if check.startswith("proxy")] == ["proxy router-a", "proxy router-b"]
+    finally:
+        await runner.cleanup()
+
+
+async def test_https_where_plain_http_is_spoken(patient, nats_server, stream):
+    async def page(_):
+        return web.Response(text="{}")
+
+    app = web.Application()
+    app.router.add_get("/workers", page)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        patient.configure(nats_server.url, proxy(f"https://127.0.0.1:{runner.addresses[0][1]}"))
+        found = await patient.examine()
+        assert found["proxy router-a"].state is State.FAILED
+        assert found["proxy router-a"].fix.startswith("write http:// in admin_url of proxies.router-a")
+        assert "1 proxy" in found["config"].told
     finally:
         await runner.cleanup()
 
@@ -433,7 +443,7 @@ async def test_facts_left_in_an_outbox(patient, nats_server, stream, tmp_path):
     finally:
         await publisher.aclose(0)
     assert found["outbox left"].state is State.WARNING
-    assert "1 facts of a process that ended wait" in found["outbox left"].told
+    assert "1 fact of a process that ended, in " in found["outbox left"].told
     assert "start its publisher again" in found["outbox left"].fix
     assert found["outbox used"].state is State.OK
     assert found["outbox outside"].state is State.FAILED
@@ -460,8 +470,8 @@ async def test_an_open_web_port(patient, nats_server, stream):
 # ---------------------------------------------------------------- the command
 
 
-def test_the_command_says_it_in_lines_and_in_json(patient, nats_server, monkeypatch, capsys):
-    patient.configure(nats_server.url, proxy(f"http://{nobody()}"))
+def test_the_command_says_it_in_lines_and_in_json(patient, nats_server, nobody, monkeypatch, capsys):
+    patient.configure(nats_server.url, proxy(f"http://{nobody}"))
     monkeypatch.chdir(patient.folder)
     assert run(["doctor"], os.environ) == 1
     lines = capsys.readouterr().out.splitlines()

@@ -1,9 +1,14 @@
-"""Words that were probably meant: for keys, kinds and variables that are not known."""
+"""Words that were probably meant, for keys, kinds and variables that are not known; and words beside a number."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """`1 worker`, `2 workers`; `many` where an `s` does not do."""
+    return f"{number} {one if number == 1 else many or f'{one}s'}"
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

@@ -17,6 +17,7 @@ from rollbook.adapters.cli.common import ConfigFile, Found, load_what_is_there, 
 from rollbook.adapters.cli.exits import Exit, UsageError
 from rollbook.adapters.cli.output import out, say
 from rollbook.adapters.cli.people import publisher_name, who
+from rollbook.adapters.spelling import counted
 from rollbook.events import (
     DrainRequested,
     Fact,
@@ -195,7 +196,8 @@ def end(
         workers = sum(worker.phase != "retired" for worker in state.roster.workers.values())
         entries = sum(len(lives) for one in state.ledger.proxies.values() for lives in one.registrations.values())
         run_id = state.roster.run_id
-        what = f"{f'run {run_id!r}' if run_id else 'the run'}: {workers} workers, {entries} registrations to be removed"
+        counts = f"{counted(workers, 'worker')}, {counted(entries, 'registration')} to be removed"
+        what = f"{f'run {run_id!r}' if run_id else 'the run'}: {counts}"
         if not yes:
             raise UsageError(f"this ends {what}; say --yes to do it")
         say(f"rollbook: ending {what}")

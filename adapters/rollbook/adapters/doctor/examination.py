@@ -10,6 +10,7 @@ from rollbook.adapters.doctor.findings import Examination, Findings
 from rollbook.adapters.jetstream.client import Client as NatsClient
 from rollbook.adapters.jetstream.connection import Connection
 from rollbook.adapters.settings import Client, Config, ConfigError
+from rollbook.adapters.spelling import counted
 from rollbook.projections.ports import LogError
 
 _ON_NATS = ("jetstream", "stream", "durability", "clock", "permissions", "leadership")
@@ -45,7 +46,7 @@ async def examine(client: Client, config: Config | None, environ: Mapping[str, s
 
 def config_file(findings: Findings, config: Config) -> None:
     """That it can be read is known; whether anything in it is doubtful is not yet."""
-    told = f"{config.file}: fleet {config.settings.fleet}, {len(config.settings.proxies)} proxies"
+    told = f"{config.file}: fleet {config.settings.fleet}, {counted(len(config.settings.proxies), 'proxy', 'proxies')}"
     if config.warnings:
         findings.warning("config", f"{told}; {'; '.join(config.warnings)}", "see `rollbook check`")
     else:

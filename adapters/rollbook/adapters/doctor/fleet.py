@@ -14,12 +14,15 @@ from rollbook.adapters.service.frames import BrokenReply
 from rollbook.adapters.service.messages import INFO, InfoRequest
 from rollbook.adapters.settings import Config, ProxySettings, RayProvider, refuse_unreachable_log
 from rollbook.adapters.settings.errors import ConfigError
+from rollbook.adapters.spelling import counted
 from rollbook.events import RollbookError
 from rollbook.projections.listing import bounded
 from rollbook.projections.ports import Capabilities, LogUnavailable, Proxy, ProxyUnavailable
 
 PROVIDER_SECONDS: Final = 20.0
 """Joining a Ray cluster takes seconds on a busy machine."""
+_NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
+"""What OpenSSL calls an answer that is no TLS at all; which of them, depends on its version."""
 
 
 async def leadership(findings: Findings, client: Client, fleet: str) -> None:
@@ -70,7 +73,7 @@ async def provider(findings: Findings, config: Config, environ: Mapping[str, str
     else:
         what = "the Ray manager" if ray is not None else "the configuration"
         alive = sum(worker.alive for worker in workers)
-        findings.ok("provider", f"{what} knows {len(workers)} workers, {alive} of them alive")
+        findings.ok("provider", f"{what} knows {counted(len(workers), 'worker')}, {alive} of them alive")
 
 
 def _ray_fix(ray: RayProvider, environ: Mapping[str, str]) -> str:
@@ -134,6 +137,8 @@ def _proxy_fix(settings: ProxySettings, told: str) -> str:
         return f"set api_key of {key} to the key that the router was started with"
     if "refuses the key" in told:
         return f"correct the key that api_key of {key} refers to; the router was started with another"
+    if any(word in told for word in _NO_TLS):
+        return f"write http:// in admin_url of {key}: what answers there speaks no TLS; or start its router with TLS"
     if "certificate" in told or "TLS" in told:
         return f"set ca of {key} to the authority that signed the router's certificate"
     if "no answer within" in told or "took too long" in told:

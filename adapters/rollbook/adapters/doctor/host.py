@@ -14,6 +14,7 @@ from typing import Final
 from rollbook.adapters.doctor.findings import Findings
 from rollbook.adapters.settings import Config, RayProvider, WebSettings
 from rollbook.adapters.settings.model import parse_host_and_port
+from rollbook.adapters.spelling import counted
 from rollbook.projections.ports import HostAndPort
 
 _PACKAGES: Final = (
@@ -90,7 +91,7 @@ def outboxes(findings: Findings, environ: Mapping[str, str], directory: Path) ->
 
 def _tell_waiting(findings: Findings, check: str, file: Path, waiting: int) -> None:
     if waiting:
-        told = f"{waiting} facts of a process that ended wait in {file}"
+        told = f"{counted(waiting, 'fact')} of a process that ended, in {file}"
         findings.warning(check, told, "start its publisher again with the same outbox: it sends them first")
     else:
         findings.ok(check, "nothing waits")
