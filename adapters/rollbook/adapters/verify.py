@@ -40,6 +40,9 @@ LEAST: Final = 8
 MOST: Final = 1000
 """Bounds on them."""
 
+MOST_NAMED: Final = 10
+"""Workers in a note."""
+
 _ROUTE: Final = {"sglang": GENERATE}
 """Where requests go by kind; `CHAT` everywhere else."""
 
@@ -175,6 +178,10 @@ class Verifier:
             found = with_counts(found, counts, before, after)
         if any(one.verdict is Verdict.UNKNOWN for one in found):
             notes = (*notes, "who answered some requests is not known: see docs/cli.md")
+        elif silent := sorted(observed.owned.keys() - {one.worker for one in found}):
+            names = ", ".join(silent[:MOST_NAMED]) + (" and others" if len(silent) > MOST_NAMED else "")
+            told = f"listed, and answered none of them: {names}"
+            notes = (*notes, f"{told} (a router that goes by its cache sends like requests to one worker)")
         return ProxyVerification(
             proxy=name,
             kind=door.kind,
