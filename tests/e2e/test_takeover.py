@@ -233,6 +233,22 @@ def test_i7_a_leader_that_wakes_after_its_lease_calls_nobody_writes_nothing_and_
     assert epochs == sorted(set(epochs))
 
 
+def test_beside_a_stopped_leader_its_successor_answers_every_question(site):
+    one, two = site.up(2), site.up(2)
+    site.all_up()
+    one.send(signal.SIGSTOP)
+    wait_until(two.leads)
+
+    def asked():
+        return json.loads(two.run("status", "--json"))["controller"]
+
+    wait_until(lambda: (asked() or "").endswith(two.source))
+    assert {asked().rpartition("-")[2] for _ in range(8)} == {str(two.process.pid)}
+    assert "0 left" in two.run("reconcile")
+    one.send(signal.SIGCONT)
+    one.wait_for("controller.standing_by")
+
+
 def test_an_outage_of_nats_needs_no_supervisor(site):
     one = site.up(2)
     site.all_up()
