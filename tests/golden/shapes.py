@@ -121,7 +121,7 @@ _PREVIEW = Preview(
     ),
     unreachable={"router-b": "router-b: list: no answer within 5 s"},
     unrecorded=1,
-    notes=("no controller runs: the proxies were asked from here",),
+    notes=("no controller answered: the proxies were asked from here",),
 )
 
 _CORDON = Decision("ann@host", "slow", 45)

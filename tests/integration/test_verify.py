@@ -275,7 +275,7 @@ async def test_the_command_asks_the_controller_or_does_it_itself(site, nats_serv
         return await asyncio.to_thread(rollbook, capsys, monkeypatch, site.folder, "verify", *arguments)
 
     code, told = await command("--json")
-    assert (code, "no controller runs" in told.err) == (2, True)
+    assert (code, "no controller answered" in told.err) == (2, True)
     async with build(site.config.settings, site.folder / ".rollbook", environ={}) as built:
         running = asyncio.create_task(built.run())
         try:
@@ -283,7 +283,7 @@ async def test_the_command_asks_the_controller_or_does_it_itself(site, nats_serv
                 await until(proxy.list, lambda listing: [entry.url for entry in listing.entries] == [url])
             code, told = await command("--json", "--requests", "4")
             document = json.loads(told.out)
-            assert (code, "no controller runs" in told.err) == (0, False), document
+            assert (code, "no controller answered" in told.err) == (0, False), document
             [proxy] = document["proxies"]
             assert [(one["worker"], one["requests"], one["verdict"]) for one in proxy["answered"]] == [(W, 4, "right")]
             code, told = await command("--requests", "4")

@@ -25,7 +25,7 @@ from rollbook.projections.status import (
 
 _LISTED = frozenset({Told.REGISTERED, Told.DEREGISTERING, Told.REMOVE_UNSUPPORTED})
 
-NOTE = "no controller runs and no proxy was asked: this is what the log says last"
+NOTE = "no controller answered and no proxy was asked: this is what the log says last"
 
 
 def policy_of(fleet: str, state: State) -> Policy:

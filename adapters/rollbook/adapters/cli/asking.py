@@ -107,7 +107,7 @@ async def _ask_from_here(config: Config, state: State, now: str, proxy: str | No
     from rollbook.adapters.cli.from_here import Workers, from_here
     from rollbook.projections.survey import Survey
 
-    notes = ["no controller runs: the proxies were asked from here"]
+    notes = ["no controller answered: the proxies were asked from here"]
     async with from_here(config, state) as here:
         admission = here.workers.admission if isinstance(here.workers, Workers) else None
         if admission is None:

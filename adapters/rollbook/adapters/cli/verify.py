@@ -110,7 +110,7 @@ async def _from_here(config: Config, reader: Reader, request: VerifyRequest) -> 
     settings = config.settings
     check_proxy(settings.policy(), request.proxy)
     state = await state_of(reader, settings.fleet)
-    notes = ["no controller runs: the proxies were verified from here"]
+    notes = ["no controller answered: the proxies were verified from here"]
     async with from_here(config, state) as here:
         workers = here.workers if isinstance(here.workers, Workers) else None
         if workers is None:
