@@ -30,6 +30,7 @@ from rollbook.events.subjects import worker_subject
 from rollbook.projections.catchup import newest_state, state_now
 from rollbook.projections.controller import Controller
 from rollbook.projections.fold import message_id
+from rollbook.projections.ledger import Told
 from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy, ReconcilePolicy
 from rollbook.projections.ports import HistoryHole, HostAndPort, LogUnavailable
 from rollbook.projections.projector import LogRewound
@@ -122,9 +123,24 @@ class Site:
         """A controller has led, registered the worker and stopped cleanly, with a snapshot."""
         async with self.controller() as running:
             await self.registered()
-            await asyncio.sleep(0.3)
+            await until(self.filed, bool)
         running.result()
         return (await self.log.state()).last_sequence
+
+    async def filed(self):
+        """Whether the log says that the worker is registered."""
+        record = (await state_now(self.log, self.snapshots, _codec, self.clock)).ledger.look("a")
+        return any(life.told is Told.REGISTERED for life in record.registrations.get(W, {}).values())
+
+    async def goes_on(self, running, passes=3):
+        """Wait until the controller has read the router back so often from now on: it runs, and goes on running."""
+
+        async def listed():
+            assert not running.done()
+            return sum(call.verb == "list" for call in self.proxy.calls)
+
+        before = await listed()
+        await until(listed, lambda now: now >= before + passes)
 
     async def error_of_a_start(self):
         async with self.controller() as running:
@@ -204,8 +220,8 @@ async def test_a_purge_that_leaves_what_the_snapshot_needs_is_no_hole(site):
     last = await site.ran()
     await purge(site.client, seq=last)
     async with site.controller() as running:
-        await until(lambda: asyncio.sleep(0, site.proxy.listed), bool)
-        assert not running.done()
+        await site.registered()
+        await site.goes_on(running)
     assert site.removed == []
 
 
@@ -245,11 +261,9 @@ async def test_a_stream_made_anew_and_the_way_out_of_it(site):
             await reader
     async with site.controller(relist=True) as running:
         await until(lambda: asyncio.sleep(0, [event for event, _ in site.told]), lambda told: "log.relisted" in told)
-        await asyncio.sleep(0.5)
-        assert not running.done()
+        await site.goes_on(running)
     async with site.controller() as running:
-        await asyncio.sleep(0.5)
-        assert not running.done()
+        await site.goes_on(running)
     assert site.proxy.listed
     assert site.removed == []
     assert (await state_now(site.log, site.snapshots, _codec, site.clock)).roster.workers[W].incarnation == 1
@@ -271,8 +285,7 @@ async def test_an_older_copy(site, tmp_path):
     await site.restart(put_back)
     site.told.clear()
     async with site.controller() as running:
-        await asyncio.sleep(0.5)
-        assert not running.done()
+        await site.goes_on(running)
         [told] = [keys["reason"] for event, keys in site.told if event == "snapshot.refused"]
         assert "it lost its tail, or was restored from an older copy" in told
         assert "snapshot.restored" in [event for event, _ in site.told]
