@@ -154,13 +154,18 @@ async def test_whom_the_manager_restarts_nobody_else_starts_or_stops(ray_world):
 
 
 async def test_no_answer_is_no_answer(world):
+    """Neither `gone` nor `stale`: who did not answer said nothing about the life that was meant."""
     await world.cut_off()
 
-    async def refused():
+    async def said():
         try:
-            await world.manager.terminate(OTHER, 1)
-        except ManagerUnavailable:
-            return True
-        return False
+            return await world.manager.terminate(OTHER, 1)
+        except ManagerUnavailable as exc:
+            return exc
 
-    await until(refused, bool, SECONDS)
+    error = await until(said, lambda answer: isinstance(answer, ManagerUnavailable), SECONDS)
+    assert str(error)
+    with pytest.raises(ManagerUnavailable):
+        await world.manager.terminate("rollout-9-9", 1)
+    with pytest.raises(ManagerUnavailable):
+        await world.manager.list_workers()

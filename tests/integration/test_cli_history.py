@@ -57,6 +57,9 @@ def call(capsys, folder):
         ended = run(list(arguments), os.environ)
         streams = capsys.readouterr()
         assert ended == code, (ended, streams.out, streams.err)
+        if code in {Exit.USAGE, Exit.FAILED}:
+            assert streams.out == ""
+            return streams.err
         return streams.out if "--json" not in arguments or arguments[0] == "log" else json.loads(streams.out)
 
     return call
@@ -130,13 +133,20 @@ def test_what_happened_and_who_did_it(call, a_run):
     assert len(call("log", "--pool", "rollout", "--cell", "1").splitlines()) == 2
 
 
-def test_moments_that_are_none_are_wrong_usage(call, a_run):
-    call("status", "--at", "yesterday", code=Exit.USAGE)
-    call("diff", "tomorrow", "now", code=Exit.USAGE)
-    call("log", "--follow", "--until", "3", code=Exit.USAGE)
-    call("status", "--at", "99999", code=Exit.FAILED)
-    call("explain", "nobody", code=Exit.FAILED)
-    call("timeline", "-o", "run.pdf", code=Exit.USAGE)
+@pytest.mark.parametrize(
+    ("code", "arguments", "said"),
+    [
+        (Exit.USAGE, ("status", "--at", "yesterday"), "'yesterday' is no moment; write a sequence such as 4711"),
+        (Exit.USAGE, ("diff", "tomorrow", "now"), "'tomorrow' is no moment; write a sequence such as 4711"),
+        (Exit.USAGE, ("log", "--follow", "--until", "3"), "--follow goes on for ever, and --until ends"),
+        (Exit.FAILED, ("status", "--at", "99999"), "there is no sequence 99999 yet: the log ends at 5"),
+        (Exit.FAILED, ("explain", "nobody"), "the log says nothing of a worker 'nobody'; `rollbook status` lists"),
+        (Exit.USAGE, ("timeline", "-o", "run.pdf"), "run.pdf does not say what to draw: let it end in "),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_what_cannot_be_asked_of_the_past_is_said(call, a_run, code, arguments, said):
+    assert said in call(*arguments, code=code)
 
 
 def test_a_replay_agrees_with_the_controller_that_runs_and_with_its_snapshot(call, a_run, controller):

@@ -123,11 +123,12 @@ def mode(path):
 async def test_others_find_it_in_its_folder(start, folder):
     assert discover(folder) is None
     server, url = await start()
+    pid = server.pid
     assert discover(folder) == url
     assert await append(discover(folder)) == [1]
     await server.stop()
     assert discover(folder) is None
-    assert not is_alive(server.pid) if server.pid else True
+    assert not is_alive(pid)
     await server.stop()
 
 
@@ -174,11 +175,12 @@ async def test_a_second_owner_is_told_who_has_it(start, folder):
 async def test_those_who_look_do_not_keep_an_owner_out(start, folder):
     server, _ = await start()
     stop = threading.Event()
+    seen = set()
 
     def look():
         while not stop.is_set():
             try:
-                discover(folder)
+                seen.add(discover(folder))
             except EmbeddedError:
                 continue
 
@@ -187,10 +189,13 @@ async def test_those_who_look_do_not_keep_an_owner_out(start, folder):
     try:
         for _ in range(3):
             await server.stop()
-            server, _ = await start()
+            server, url = await start()
+            await until(lambda: asyncio.sleep(0, url in seen), bool)  # noqa: B023 - waited for here
+            seen.clear()
     finally:
         stop.set()
         looking.join()
+    assert await append(url) == [1]
 
 
 async def test_keeps_port_token_and_store_over_a_restart_of_its_owner(start, folder):
@@ -259,10 +264,12 @@ async def test_dies_with_its_owner_and_leaves_room_for_the_next(run_owner, start
     assert await append(again) == [2]
 
 
-async def test_is_gone_when_its_owner_ends_without_stopping_it(run_owner):
+async def test_is_gone_when_its_owner_ends_without_stopping_it(run_owner, folder):
     owner, pid = run_owner("leave")
     owner.wait()
     await gone(pid)
+    with pytest.raises(EmbeddedError, match=rf"is gone: process {owner.pid} since .* ended without stopping it"):
+        discover(folder)
 
 
 async def test_a_server_left_behind_is_ended_first(start, folder):
@@ -289,8 +296,17 @@ async def test_a_server_left_behind_is_ended_first(start, folder):
 async def test_a_foreign_process_with_the_old_number_is_left_alone(start, folder):
     server, _ = await start()
     await server.stop()
-    (folder / "nats.pid").write_text(f"{os.getpid()}\n")
-    await start()
+    foreign = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)  # noqa: ASYNC220
+    try:
+        (folder / "nats.pid").write_text(f"{foreign.pid}\n")
+        with capture_logs() as logs:
+            _, url = await start()
+        assert foreign.poll() is None
+        assert "nats.embedded.leftover" not in {entry["event"] for entry in logs}
+        assert await append(url) == [1]
+    finally:
+        foreign.kill()
+        foreign.communicate()
 
 
 async def test_ctrl_c_is_not_for_the_server(start):

@@ -198,6 +198,8 @@ async def test_it_outlives_an_outage_of_nats(start_nats, fleet):
             await asked(monitor, 2)
             server.start()
             await told(stream, WorkerDown)
+    (down,) = facts(stream, WorkerDown)
+    assert (down.worker, down.incarnation, down.evidence) == (W, 1, "refused")
 
 
 async def test_a_callable_on_a_thread_of_synchronous_code(stream, publisher):

@@ -211,8 +211,13 @@ async def test_without_its_manager_a_fleet_that_is_not_detached_ends(launch, loc
 
     manager = launch(demo_spec(W))
     (state,) = manager.wait_until_up(seconds=SECONDS)
+    assert ask(state.addresses["primary"]) == (W, "1", str(state.pid))
     ray.kill(ray.get_actor(manager.name, namespace=manager.namespace))
     await gone(state.pid)
+    with pytest.raises(urllib.error.URLError):
+        ask(state.addresses["primary"])
+    with pytest.raises(ActorGone, match="there is no actor"):
+        RayWorkerManager.get_handle(manager.name)
 
 
 async def test_a_fleet_that_is_not_detached_ends_with_its_driver(local_ray, stream, fleet, nats_server):
