@@ -47,7 +47,7 @@ def test_down_at_start(server, stream):
         life = publisher.worker("w-0-0")
         receipts = [life.started(), publisher.worker_down("w-1-0", incarnation=1), life.up()]
         assert len(publisher.flush(0.3).unsent) == 3
-        assert "no NATS server answered" in (publisher.stats().last_error or "no NATS server answered")
+        wait_until(lambda: "no NATS server answered" in (publisher.stats().last_error or ""))
         server.start()
         sequences = [receipt.result(LONG) for receipt in receipts]
         assert sorted(sequences) == [1, 2, 3]
@@ -108,7 +108,7 @@ def test_restarted_under_load(server, stream, how):
             wait_until(lambda: publisher.stats().reconnects >= restarts)  # noqa: B023 - called at once
             wait_until(lambda: publisher.stats().acknowledged > acknowledged + 100)  # noqa: B023 - called at once
             server.stop(how)
-            time.sleep(0.5)  # let facts pile up
+            wait_until(lambda: publisher.stats().waiting > 200)
             server.start()
     assert publisher.flush(LONG).unsent == ()
     stats = publisher.stats()
