@@ -5,7 +5,6 @@ from __future__ import annotations
 import ssl
 from contextlib import asynccontextmanager
 
-import msgspec
 import pytest
 import trustme
 from aiohttp import web
@@ -145,4 +144,4 @@ def test_what_a_proxy_is_made_from_is_its_settings(folder):
     assert made_from.options == RoutedApiOptions(model_name="m", worker_key=SecretRef(env="B"))
     assert made_from.secrets == {"worker_key": "hunter3"}
     with pytest.raises(ConfigError, match="B is not set"):
-        proxy_config(msgspec.structs.replace(proxy), "math-rl", environ={"A": "x"}, base=folder)
+        proxy_config(proxy, "math-rl", environ={"A": "x"}, base=folder)

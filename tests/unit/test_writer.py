@@ -161,6 +161,7 @@ async def test_proxies_do_not_disturb_each_other():
     for number in range(3):
         await one.write(fact(number))
         await other.write(ProxyReachable(proxy="b"))
+    assert [stored.fact.proxy for stored in fleet.recorded()] == ["a", "b"] * 4
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("a bug"), KeyError("another")])
