@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import Generator
 from pathlib import Path
 
 from support.nats import DEADLINE, NatsServer
+from support.ports import free_ports
 
 from rollbook.adapters.jetstream.api import question
 from rollbook.adapters.jetstream.client import Client
@@ -23,7 +23,7 @@ class NatsCluster:
     """`start` it, and wait for `ready`."""
 
     def __init__(self, directory: Path) -> None:
-        ports = _free_ports(SIZE)
+        ports = free_ports(SIZE)
         routes = ", ".join(f'"nats://127.0.0.1:{port}"' for port in ports)
         self.servers = {
             f"n{number}": NatsServer(
@@ -79,11 +79,3 @@ def running_cluster(directory: Path) -> Generator[NatsCluster]:
         yield cluster.start()
     finally:
         cluster.stop()
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]

@@ -17,6 +17,7 @@ from textwrap import dedent
 from typing import TypeVar
 
 import pytest
+from support.ports import free_ports
 
 START_SECONDS = 60.0
 """They take up to 4 seconds alone on this kind of machine."""
@@ -76,7 +77,7 @@ class RouterProcess(ABC):
         deadline = time.monotonic() + START_SECONDS
         while True:
             if fresh:
-                self._ports = _free_ports(self.ports)
+                self._ports = free_ports(self.ports)
             self._spawn()
             while self._process is not None and self._process.poll() is None:
                 if self.answers():
@@ -282,14 +283,3 @@ def _healthy(port: int) -> bool:
         return False
     finally:
         connection.close()
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
