@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -19,7 +20,7 @@ _QUIET = logging.getLogger("support.small_routers")
 _QUIET.disabled = True
 
 
-class SmallRouter:
+class SmallRouter(ABC):
     """Listens on loopback; `stop` and `start` keep its port. A restart forgets everything."""
 
     def __init__(self) -> None:
@@ -34,12 +35,13 @@ class SmallRouter:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    @abstractmethod
     def forget(self) -> None:
         """What a new process knows: nothing."""
-        raise NotImplementedError
 
+    @abstractmethod
     def routes(self) -> list[web.RouteDef]:
-        raise NotImplementedError
+        """What it answers."""
 
     async def start(self) -> None:
         app = web.Application(middlewares=[self._note])
