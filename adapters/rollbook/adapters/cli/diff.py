@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Final
 
-import msgspec
 from cyclopts import Parameter
 
 from rollbook.adapters.cli.common import ConfigFile, Json, load_client_config, run, start_logs
 from rollbook.adapters.cli.exits import Exit
 from rollbook.adapters.cli.lines import short
-from rollbook.adapters.cli.output import Lines, Piece, one_line, out_json
+from rollbook.adapters.cli.output import Piece, one_line, out_document
 from rollbook.adapters.cli.past import Archive, open_past, said_moment
 from rollbook.adapters.settings import Client
 from rollbook.events.times import rfc3339
@@ -50,12 +49,7 @@ def diff(
     client = load_client_config(config)
     start_logs()
     found = run(_diff(client, archive, *moments))
-    if json:
-        out_json(msgspec.to_builtins(found))
-    else:
-        lines = Lines()
-        for line in render(found):
-            lines.write(line)
+    out_document(found, render(found), json=json)
     return Exit.DIFFERENCES if found.differs else Exit.DONE
 
 

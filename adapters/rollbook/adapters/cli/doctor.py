@@ -6,11 +6,9 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from rollbook.adapters.cli.common import ConfigFile, Json, load_what_is_there, run
 from rollbook.adapters.cli.exits import Exit
-from rollbook.adapters.cli.output import Lines, Piece, one_line, out_json
+from rollbook.adapters.cli.output import Piece, one_line, out_document
 from rollbook.adapters.cli.table import table
 from rollbook.adapters.settings import ConfigError
 
@@ -54,12 +52,7 @@ def doctor(*, config: ConfigFile = None, json: Json = False) -> Exit:
 
 
 def _show(examination: Examination, *, json: bool) -> None:
-    if json:
-        out_json(msgspec.to_builtins(examination))
-        return
-    lines = Lines()
-    for line in render(examination.checks):
-        lines.write(line)
+    out_document(examination, render(examination.checks), json=json)
 
 
 def render(checks: Sequence[Finding]) -> Iterator[list[Piece]]:

@@ -7,9 +7,11 @@ import io
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
 
 from rollbook.adapters.cli.exits import OutputClosed
 
@@ -90,6 +92,16 @@ class Lines:
         from rich.text import Text
 
         self._console.print(Text.assemble(*pieces), soft_wrap=True)
+
+
+def out_document(document: msgspec.Struct, lines: Iterable[Sequence[Piece]], *, json: bool) -> None:
+    """Print data the way that was asked for: as one JSON document, or as `lines` for a person."""
+    if json:
+        out_json(msgspec.to_builtins(document))
+        return
+    shown = Lines()
+    for line in lines:
+        shown.write(line)
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from rollbook.adapters.cli.common import ConfigFile, Found, Json, ProxyName, load_what_is_there, run, start_logs
 from rollbook.adapters.cli.exits import Exit, UsageError
-from rollbook.adapters.cli.output import Lines, Piece, one_line, out_json, say
+from rollbook.adapters.cli.output import Piece, one_line, out_document, say
 from rollbook.adapters.cli.table import table
 
 if TYPE_CHECKING:
@@ -93,12 +93,7 @@ def _write_whole(content: bytes, file: Path) -> None:
 
 def show(preview: Preview, *, json: bool) -> Exit:
     """Print it, and say how it stands."""
-    if json:
-        out_json(msgspec.to_builtins(preview))
-    else:
-        lines = Lines()
-        for line in render(preview):
-            lines.write(line)
+    out_document(preview, render(preview), json=json)
     for note in preview.notes:
         say(f"rollbook: {note}")
     return verdict(preview)

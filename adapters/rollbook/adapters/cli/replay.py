@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from rollbook.adapters.cli.common import ConfigFile, Json, load_client_config, load_config, run, start_logs
 from rollbook.adapters.cli.diff import item_line
 from rollbook.adapters.cli.exits import Exit, UsageError
-from rollbook.adapters.cli.output import Lines, Piece, one_line, out_json
+from rollbook.adapters.cli.output import Piece, one_line, out_document
 from rollbook.adapters.cli.past import Archive, open_past_and_log, said_moment
 from rollbook.adapters.settings import Config, ConfigError, Settings
 from rollbook.adapters.settings.decode import decode
@@ -93,12 +93,7 @@ def replay(
     policies = None if with_ is None else _policies(load_config(config), with_)
     start_logs()
     took = run(_replay(config, from_file, archive, moment, policies, check=check))
-    if json:
-        out_json(msgspec.to_builtins(took))
-    else:
-        lines = Lines()
-        for line in render(took.replayed, took.seconds, took.otherwise):
-            lines.write(line)
+    out_document(took, render(took.replayed, took.seconds, took.otherwise), json=json)
     return Exit.DONE if took.replayed.agrees and not took.otherwise else Exit.DIFFERENCES
 
 

@@ -7,11 +7,9 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-import msgspec
-
 from rollbook.adapters.cli.common import ConfigFile, Found, Json, load_what_is_there, run, start_logs
 from rollbook.adapters.cli.exits import Exit, UsageError
-from rollbook.adapters.cli.output import Lines, Piece, one_line, out_json, say
+from rollbook.adapters.cli.output import Piece, one_line, out_document, say
 from rollbook.adapters.cli.past import Archive, At
 from rollbook.adapters.cli.table import table
 from rollbook.adapters.cli.troubles import troubles
@@ -64,12 +62,7 @@ def status(*, at: At = None, archive: Archive = None, config: ConfigFile = None,
     found = load_what_is_there(config)
     start_logs()
     taken = run(_take(found))
-    if json:
-        out_json(msgspec.to_builtins(taken))
-    else:
-        lines = Lines()
-        for line in render(taken, time.time()):
-            lines.write(line)
+    out_document(taken, render(taken, time.time()), json=json)
     for note in taken.notes:
         say(f"rollbook: {note}")
     return Exit.DONE if taken.converged else Exit.DIFFERENCES

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from rollbook.adapters.cli.common import load_client_config, run, start_logs
 from rollbook.adapters.cli.exits import Exit
-from rollbook.adapters.cli.output import Lines, Piece, one_line, out_json
+from rollbook.adapters.cli.output import Piece, one_line, out_document
 from rollbook.adapters.cli.past import open_past, said_moment
 from rollbook.adapters.cli.status import PHASES
 from rollbook.adapters.cli.table import table
@@ -28,12 +26,7 @@ def status_at(at: str, archive: str | None, config: Path | None, *, json: bool) 
     client = load_client_config(config)
     start_logs()
     found = run(_look(client, archive, moment))
-    if json:
-        out_json(msgspec.to_builtins(found))
-    else:
-        lines = Lines()
-        for line in render(found):
-            lines.write(line)
+    out_document(found, render(found), json=json)
     return Exit.DONE
 
 

@@ -6,13 +6,12 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
-import msgspec
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from rollbook.adapters.cli.common import ConfigFile, Found, Json, ProxyName, load_what_is_there, run, start_logs
 from rollbook.adapters.cli.exits import Exit, UsageError
-from rollbook.adapters.cli.output import Lines, Piece, one_line, out_json, say
+from rollbook.adapters.cli.output import Piece, one_line, out_document, say
 from rollbook.adapters.cli.table import table
 
 if TYPE_CHECKING:
@@ -71,12 +70,7 @@ def verify(
     start_logs()
     request = VerifyRequest(proxy=proxy, requests=requests, path=path, model=model, deadline_seconds=DEADLINE_SECONDS)
     verification = run(_verify(found, request))
-    if json:
-        out_json(msgspec.to_builtins(verification))
-    else:
-        lines = Lines()
-        for line in render(verification):
-            lines.write(line)
+    out_document(verification, render(verification), json=json)
     for note in verification.notes:
         say(f"rollbook: {note}")
     return verdict(verification)
