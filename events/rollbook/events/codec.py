@@ -127,11 +127,11 @@ class Codec:
             fact = self._lift(envelope) if decoder is None else decoder.decode(envelope.data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
             raise _explain(payload, exc) from exc
-        straight = _straight.get(envelope.type)
+        straight, about = _straight.get(envelope.type), envelope.subject
         if (
             straight is None
-            or f"{self._root}{straight[0]}{envelope.subject}" != subject
-            or straight[1](fact) != envelope.subject
+            or f"{self._root}{straight[0]}{about}" != subject
+            or straight[1](fact) != about
             or not envelope.source.startswith(self._source)
         ):
             self._check(envelope, fact, subject)

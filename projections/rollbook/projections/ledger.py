@@ -20,7 +20,6 @@ from rollbook.events import (
     ProxyReachable,
     ProxyUnreachable,
     Recorded,
-    Registered,
     Registering,
     RegistrationFact,
     RegistrationFailed,
@@ -201,54 +200,69 @@ def _register(record: ProxyRecord, fact: RegistrationFact, recorded: Recorded) -
 
 def _said(fact: RegistrationFact, before: Registration | None, recorded: Recorded) -> Registration:
     """What is known of a life after one more word about it."""
-    told, reason, failures, retry_seconds = Told.REGISTERED, "", 0, None
-    if isinstance(fact, RegistrationFailed):
-        told = Told.FAILED if fact.retryable else _UNSUPPORTED[fact.action]
-        reason = f"{fact.action}: {shortened(fact.reason)}"
-        failures = 1 if before is None else before.failures + 1
-        retry_seconds = fact.retry_seconds
-    elif isinstance(fact, Registering | Deregistering):
-        told = Told.REGISTERING if isinstance(fact, Registering) else Told.DEREGISTERING
-        reason = shortened(fact.reason)
-        failures = 0 if before is None else before.failures
+    match fact:
+        case Registering():
+            return _to_be_added(fact, before, recorded)
+        case RegistrationFailed():
+            return _failed(fact, before, recorded)
+        case Deregistering():  # an intent changes nothing by itself
+            told, reason, failures = (
+                Told.DEREGISTERING,
+                shortened(fact.reason),
+                0 if before is None else before.failures,
+            )
+            confirmed = _was_confirmed(fact, before)
+        case _:
+            told, reason, failures, confirmed = Told.REGISTERED, "", 0, True
     return Registration(
-        told=told,
-        url=fact.url,
-        sequence=recorded.sequence,
-        time=recorded.time,
-        reason=reason,
-        failures=failures,
-        retry_seconds=retry_seconds,
-        possible=_possible(fact, before),
-        confirmed=_confirmed(fact, before),
-        haunted=_haunted(fact, before),
+        told,
+        fact.url,
+        recorded.sequence,
+        recorded.time,
+        reason,
+        failures,
+        possible=True,
+        confirmed=confirmed,
+        haunted=before is not None and before.haunted,
     )
 
 
-def _possible(fact: RegistrationFact, before: Registration | None) -> bool:
-    if isinstance(fact, Registering | RegistrationFailed) and (before is None or not before.possible):
-        called = isinstance(fact, RegistrationFailed) and fact.called and fact.retryable
-        return called or (isinstance(fact, Registering) and before is not None and _open(before))
-    return True
+def _to_be_added(fact: Registering, before: Registration | None, recorded: Recorded) -> Registration:
+    """An intent that was left without a word may have been carried out, and may still be."""
+    left_open = before is not None and _open(before)
+    return Registration(
+        Told.REGISTERING,
+        fact.url,
+        recorded.sequence,
+        recorded.time,
+        shortened(fact.reason),
+        0 if before is None else before.failures,
+        possible=before is not None and (before.possible or left_open),
+        confirmed=before is not None and before.told is not Told.DEREGISTERING and _was_confirmed(fact, before),
+        haunted=before is not None and (before.haunted or left_open),
+    )
 
 
-def _confirmed(fact: RegistrationFact, before: Registration | None) -> bool:
-    """An intent changes nothing by itself; a removal that was called for, or left without a word, may have worked."""
-    if isinstance(fact, Registered):
-        return True
-    if before is None or not before.confirmed or before.url != fact.url:
-        return False
-    if isinstance(fact, Registering):
-        return before.told is not Told.DEREGISTERING
-    removed = isinstance(fact, RegistrationFailed) and fact.action == "deregister" and fact.called and fact.retryable
-    return not removed
+def _failed(fact: RegistrationFailed, before: Registration | None, recorded: Recorded) -> Registration:
+    """What was called for and failed may have worked all the same, or may still come."""
+    may_have_worked = fact.called and fact.retryable
+    return Registration(
+        Told.FAILED if fact.retryable else _UNSUPPORTED[fact.action],
+        fact.url,
+        recorded.sequence,
+        recorded.time,
+        f"{fact.action}: {shortened(fact.reason)}",
+        1 if before is None else before.failures + 1,
+        fact.retry_seconds,
+        possible=may_have_worked or (before is not None and before.possible),
+        confirmed=not (fact.action == "deregister" and may_have_worked) and _was_confirmed(fact, before),
+        haunted=(fact.action == "register" and fact.called) or (before is not None and before.haunted),
+    )
 
 
-def _haunted(fact: RegistrationFact, before: Registration | None) -> bool:
-    """What failed, or was left without a word, may still come."""
-    if isinstance(fact, RegistrationFailed) and fact.action == "register" and fact.called:
-        return True
-    return before is not None and (before.haunted or (isinstance(fact, Registering) and _open(before)))
+def _was_confirmed(fact: RegistrationFact, before: Registration | None) -> bool:
+    """Whether its entry was known to be there, at this very URL."""
+    return before is not None and before.confirmed and before.url == fact.url
 
 
 def _open(registration: Registration) -> bool:

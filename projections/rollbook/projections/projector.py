@@ -138,7 +138,7 @@ class Projector:
     def _fold(self, batch: Sequence[Stored]) -> bool:
         """Apply a batch; False if a message is missing before its end, and reading must begin anew."""
         marks = Marks()
-        state, codec = self.state, self._codec
+        state, codec, witnesses = self.state, self._codec, tuple(self._witnesses)
         contiguous = True
         for stored in batch:
             if stored.sequence <= state.sequence:
@@ -148,7 +148,7 @@ class Projector:
                 break
             recorded, change = state.apply(stored, codec)
             self.last = stored
-            for witness in tuple(self._witnesses):
+            for witness in witnesses:
                 witness(stored, recorded, change)
             if recorded is None:
                 continue

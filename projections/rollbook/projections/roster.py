@@ -118,15 +118,17 @@ class Roster(msgspec.Struct, gc=False):
             return Change(ignored=found.ignored)
         if found.if_seen and isinstance(fact, WorkerFact) and fact.seen < worker.ended:
             return Change(ignored=NOT_SEEN)
+        before = None
         if worker.began == 0:
             self.workers[name] = worker
             self._remember(name)
-        place = (worker.pool, worker.cell)
+        else:
+            before = (worker.pool, worker.cell)
         if relation is Relation.NEWER:
             worker.begin_life(incarnation, recorded.sequence)
         if isinstance(fact, WorkerFact):
             worker.identify(fact)
-        left = self._place(worker, place)
+        left = () if before == (worker.pool, worker.cell) else self._place(worker, before)
         self._move(worker, found.phase, recorded)
         worker.mark(fact, recorded.sequence)
         worker.restarts = claims.noted(worker.restarts, recorded)
@@ -163,10 +165,9 @@ class Roster(msgspec.Struct, gc=False):
         if phase is Phase.RETIRED:
             self.recent.pop(worker.name, None)
 
-    def _place(self, worker: Worker, before: tuple[str | None, str | None]) -> Iterable[str]:
-        """Keep the index of cells; return whom the worker left behind if it moved to another cell."""
-        moved = before != (worker.pool, worker.cell)
-        left = leave(self.cells, key_of(*before), worker.name) if moved else ()
+    def _place(self, worker: Worker, before: tuple[str | None, str | None] | None) -> Iterable[str]:
+        """File it in the index of cells, anew or for the first time; return whom it left behind in its former cell."""
+        left = () if before is None else leave(self.cells, key_of(*before), worker.name)
         enter(self.cells, key_of(worker.pool, worker.cell), worker.name)
         return left
 
