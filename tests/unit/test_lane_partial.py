@@ -60,6 +60,32 @@ async def test_59_of_64_are_in_and_status_says_so_in_one_line():
     assert line.startswith(said + f"{len(failures)}, next in 4 s), {BAD[1]} (")
 
 
+@on_virtual_time
+async def test_who_is_being_tried_again_is_still_one_that_failed():
+    """A router that takes its time to refuse: the line does not count fewer whenever somebody is asked."""
+    fleet = Fleet(backoff_first=30, backoff_most=30, call_deadline=50)
+    add, tries = fleet.proxy.add, []
+
+    async def slow(target):
+        tries.append(target)
+        if len(tries) > 1:
+            await asyncio.sleep(20)
+        return Failed("cannot be used")
+
+    fleet.proxy.add = slow
+    await fleet.start()
+    await fleet.up(BAD[0])
+    await fleet.until(lambda: len(fleet.facts(RegistrationFailed)) == 1)
+    await fleet.until(lambda: len(tries) == 2, 60)
+    await asyncio.sleep(10)
+    assert [(one.worker, one.reason, one.attempts, one.retry_at) for one in (await look(fleet)).proxies[0].failing] == [
+        (BAD[0], "registering: being tried again", 1, None)
+    ]
+    fleet.proxy.add = add
+    await fleet.until(lambda: fleet.proxy.listed, 100)
+    assert (await look(fleet)).proxies[0].failing == ()
+
+
 @pytest.mark.parametrize("number", [4, 60])
 @on_virtual_time
 async def test_adds_that_never_come_true_do_not_hold_back_the_others(number):

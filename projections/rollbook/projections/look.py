@@ -138,11 +138,17 @@ class Look:
         )
 
     def _failing(self, proxy: str, found: Mapping[str, RegistrationStatus]) -> tuple[Failing, ...]:
+        """Who is being tried again is among them: it did not work until now."""
         told = {worker: self._told(proxy, worker) for worker, one in found.items() if one.state in DRIFT}
         return tuple(
-            Failing(worker, last.reason, last.failures, _later(last.time, last.retry_seconds))
+            Failing(
+                worker,
+                last.reason if last.told is Told.FAILED else f"{last.told}: being tried again",
+                last.failures,
+                _later(last.time, last.retry_seconds),
+            )
             for worker, last in sorted(told.items())
-            if last is not None and last.told is Told.FAILED
+            if last is not None and last.failures and last.told in {Told.FAILED, Told.REGISTERING, Told.DEREGISTERING}
         )
 
     def _told(self, proxy: str, worker: str) -> Registration | None:
