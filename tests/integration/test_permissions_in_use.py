@@ -27,7 +27,9 @@ from rollbook.adapters.jetstream.log import JetStreamLog
 from rollbook.adapters.jetstream.provision import provision
 from rollbook.adapters.listeners.validating import NotValidated
 from rollbook.adapters.listeners.xtuner import XtunerListener
+from rollbook.adapters.memory.manager import MemoryWorkerManager
 from rollbook.adapters.publisher import Publisher, Superseded
+from rollbook.adapters.recovery import WorkerRecovery, planned_stop
 from rollbook.adapters.static import StaticProvider
 from rollbook.events import (
     Codec,
@@ -148,6 +150,28 @@ async def test_a_monitor_watches_and_is_heard_as_a_publisher(server, stream):
         finally:
             await end(watching)
         await until(heard, lambda names: names == [])
+
+
+async def test_a_recoverer_restarts_and_stops_as_a_publisher(server, stream):
+    codec, log = Codec(FLEET), JetStreamLog(stream, FLEET)
+
+    async def last():
+        stored = await log.get(await messages(stream))
+        return codec.decode(stored.payload, subject=stored.subject, sequence=stored.sequence).fact
+
+    as_publisher = connection(server, "publisher")
+    async with Publisher(FLEET, as_publisher, name="manager") as publisher:
+        manager = MemoryWorkerManager(SystemClock(), publisher.publish, [W], incarnation=1)
+        recovering = asyncio.create_task(WorkerRecovery(FLEET, as_publisher, manager, {"rollout": PoolPolicy()}).run())
+        try:
+            await append(stream, WorkerDown(worker=W, incarnation=1, evidence="exited"))
+            await until(last, lambda fact: isinstance(fact, WorkerUp) and fact.incarnation == 2)
+            stopped = await planned_stop(W, fleet=FLEET, connection=as_publisher, manager=manager, reason="scale down")
+        finally:
+            await end(recovering)
+        down = await until(last, lambda fact: isinstance(fact, WorkerDown))
+    assert (stopped.workers, stopped.left) == ((W,), {})
+    assert (down.incarnation, down.evidence) == (2, "planned")
 
 
 async def test_a_controller_leads_folds_acts_and_answers_operators_and_readers(server, tmp_path):
