@@ -4,8 +4,10 @@ Each seed asserts I1-I9, I11 and I12 (see witness.py and verdict.py); I10 has a 
 failing one prints the command that runs it again. `make simulate` goes on to a million.
 """
 
+import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 from simulation import batch, campaign
 from simulation.sketch import Sketch
+from support.programs import wait_until
 
 pytestmark = pytest.mark.simulation
 
@@ -59,13 +62,34 @@ def test_a_seed_is_the_same_schedule_in_every_process():
     assert replay("1") == replay("2")
 
 
+def start_campaign(folder: Path, *more: str) -> subprocess.Popen:
+    command = [sys.executable, "-m", "simulation.campaign", str(folder), "--jobs", "2", *more]
+    paths = os.pathsep.join(str(ROOT / part) for part in ("events", "projections", "adapters", "tests"))
+    environment = os.environ | {"PYTHONPATH": paths}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 @pytest.mark.timeout(300)
-def test_a_campaign_goes_on_where_it_was_stopped_and_refuses_another_build(tmp_path):
+def test_a_campaign_that_is_interrupted_goes_on_where_it_was(tmp_path):
+    state = tmp_path / "state.json"
+    with start_campaign(tmp_path, "--seeds", "100000") as campaign:
+        wait_until(lambda: state.exists() or campaign.poll() is not None, 240)
+        campaign.send_signal(signal.SIGINT)
+        out, err = campaign.communicate()
+    done = json.loads(state.read_text())["next"]
+    assert (campaign.returncode, f"stopped after seed {done - 1};" in out) == (130, True), err
+    assert 0 < done < 100_000
+    with start_campaign(tmp_path, "--seeds", str(done + 1)) as campaign:
+        out, err = campaign.communicate()
+    assert (campaign.returncode, f"{done + 1:,} of {done + 1:,} seeds" in out) == (0, True), err
+
+
+@pytest.mark.timeout(300)
+def test_a_campaign_goes_on_to_more_seeds_and_refuses_another_build(tmp_path):
     def run(*more: str) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", "simulation.campaign", str(tmp_path), "--jobs", "2", *more]
-        paths = os.pathsep.join(str(ROOT / part) for part in ("events", "projections", "adapters", "tests"))
-        environment = os.environ | {"PYTHONPATH": paths}
-        return subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+        with start_campaign(tmp_path, *more) as process:
+            out, err = process.communicate()
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
     first = run("--seeds", "6")
     assert (first.returncode, "6 of 6 seeds" in first.stdout) == (0, True), first.stderr
@@ -80,8 +104,9 @@ def test_a_campaign_goes_on_where_it_was_stopped_and_refuses_another_build(tmp_p
 def test_the_sketch_of_states_is_right_within_a_few_percent():
     rng = random.Random(1)
     for size in (0, 10, 5_000, 200_000):
-        sketch = Sketch()
-        sketch.add(rng.getrandbits(64) for _ in range(size))
-        halves = Sketch(bytes(sketch.registers))
-        halves.merge(bytes(len(sketch.registers)))
-        assert abs(halves.size() - size) <= 0.05 * size
+        states = [rng.getrandbits(64) for _ in range(size)]
+        one, other = Sketch(), Sketch()
+        one.add(states[: size * 2 // 3])
+        other.add(states[size // 3 :])  # some are in both
+        one.merge(bytes(other.registers))
+        assert abs(one.size() - size) <= 0.05 * size
