@@ -24,7 +24,7 @@ FOLDER ?= .simulation
 BIN := .venv/bin
 STAMP := .venv/.setup-done
 # The pages that are generated: page:module, each made by `python -m MODULE > docs/page.md`.
-PAGES := transitions:rollbook.projections.transitions configuration:rollbook.adapters.settings.reference \
+PAGES := transitions:rollbook.projections.state.transitions configuration:rollbook.adapters.settings.reference \
     events:rollbook.adapters.catalogue
 
 # nats-server, sglang-router and rollbook itself are found in .venv, also by the programs that make starts.

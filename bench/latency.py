@@ -24,7 +24,7 @@ from rollbook.adapters.jetstream.log import JetStreamLog
 from rollbook.adapters.jetstream.provision import provision
 from rollbook.adapters.publisher import Publisher
 from rollbook.events import Codec
-from rollbook.projections.projector import Projector
+from rollbook.projections.log.projector import Projector
 
 SAMPLES = 1500
 PAYLOAD = b"x" * 250

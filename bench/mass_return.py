@@ -23,8 +23,8 @@ from bench.stage import DEADLINE, FLEET, Admin, controller, serve_workers
 from rollbook.adapters.demo.router import Router
 from rollbook.adapters.publisher import Publisher
 from rollbook.events import Deregistered, Recorded, Registered
+from rollbook.projections.log.projector import Projector
 from rollbook.projections.ports import Answer, HostAndPort, Listing, Proxy, Target
-from rollbook.projections.projector import Projector
 
 WORKERS = 256
 ANSWER_SECONDS = 0.02

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from bench.figures import Figure, ms, p50
 from bench.stage import FLEET
 from rollbook.events import Fact, Recorded, Registered, WorkerUp
-from rollbook.projections.fold import State
+from rollbook.projections.deciding.settled import Settled
 from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy
 from rollbook.projections.ports import Capabilities, Entry, Listing
-from rollbook.projections.settled import Settled
+from rollbook.projections.state.fold import State
 
 COUNTS = (10_000, 100_000)
 PROXIES = tuple(f"router-{letter}" for letter in "abcd")

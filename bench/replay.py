@@ -27,11 +27,11 @@ from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.jetstream.log import JetStreamLog
 from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
 from rollbook.events import Codec, stream_name
-from rollbook.projections.fold import State, message_id
 from rollbook.projections.history.moments import fold
 from rollbook.projections.history.past import LogPast
+from rollbook.projections.log.projector import Projector
 from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy, SnapshotPolicy
-from rollbook.projections.projector import Projector
+from rollbook.projections.state.fold import State, message_id
 
 FACTS = 1_000_000
 WORKERS = 10_000

@@ -18,9 +18,9 @@ from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
 from rollbook.adapters.memory.readiness import MemoryReadiness
 from rollbook.adapters.static import StaticProvider
 from rollbook.events import Codec
-from rollbook.projections.keeper import Keeper
+from rollbook.projections.log.keeper import Keeper
+from rollbook.projections.log.projector import Projector
 from rollbook.projections.policy import SnapshotPolicy
-from rollbook.projections.projector import Projector
 from rollbook.projections.resources import Resources
 
 FLEET = "bench"

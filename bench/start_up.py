@@ -18,10 +18,10 @@ from bench.store import Server, fill, unsynced
 from rollbook.adapters.jetstream.log import JetStreamLog
 from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
 from rollbook.events import Codec
-from rollbook.projections.fold import State, message_id
 from rollbook.projections.history.moments import fold
 from rollbook.projections.history.past import LogPast
 from rollbook.projections.policy import SnapshotPolicy
+from rollbook.projections.state.fold import State, message_id
 
 LENGTHS = (1_000, 100_000, 2_000_000)
 WORKERS = 1_000

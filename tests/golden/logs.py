@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rollbook.adapters.archive.reading import ArchiveFile
 from rollbook.events import Codec
-from rollbook.projections.fold import SCHEMA, State
+from rollbook.projections.state.fold import SCHEMA, State
 
 FOLDER = Path(__file__).parent / "logs"
 DIGESTS = FOLDER / "digests.json"

@@ -17,19 +17,19 @@ from rollbook.adapters.cli.replay import Took
 from rollbook.adapters.doctor.findings import Examination, Finding, State
 from rollbook.adapters.service.messages import Info, Problem, Reconciled, Step
 from rollbook.events import Registered, Registering, WorkerDown, WorkerUp
-from rollbook.projections.decisions import DecisionStatus
 from rollbook.projections.history import narrative
 from rollbook.projections.history.difference import Changed, Deed, Difference, Item
 from rollbook.projections.history.otherwise import Otherwise
 from rollbook.projections.history.replay import Check, Replayed
 from rollbook.projections.history.view import FleetThen, ProxyThen, RegistrationThen, WorkerThen
-from rollbook.projections.preview import Change, Line, Preview, Was
-from rollbook.projections.saved import save
-from rollbook.projections.status import FleetStatus, ProxyStatus, RegistrationStatus, Standing, WorkerStatus
-from rollbook.projections.transitions import STALE
-from rollbook.projections.verification import Answerer, ProxyVerification, Verdict, Verification
-from rollbook.projections.waiting import Progress
-from rollbook.projections.worker import Decision
+from rollbook.projections.looking.preview import Change, Line, Preview, Was
+from rollbook.projections.looking.saved import save
+from rollbook.projections.looking.status import FleetStatus, ProxyStatus, RegistrationStatus, Standing, WorkerStatus
+from rollbook.projections.looking.verification import Answerer, ProxyVerification, Verdict, Verification
+from rollbook.projections.looking.waiting import Progress
+from rollbook.projections.state.decisions import DecisionStatus
+from rollbook.projections.state.transitions import STALE
+from rollbook.projections.state.worker import Decision
 
 FOLDER = Path(__file__).parent / "json"
 TIME = "2026-01-01T00:00:00.000000Z"

@@ -12,7 +12,7 @@ from rollbook.adapters.ids import UuidV7
 from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.settings import NatsSettings, Settings, StaticProvider
 from rollbook.events import Codec, MessageQuarantined, WorkerUp
-from rollbook.projections.catchup import state_now
+from rollbook.projections.log.catchup import state_now
 
 pytestmark = pytest.mark.integration
 

@@ -24,7 +24,7 @@ from rollbook.adapters.memory.readiness import MemoryReadiness
 from rollbook.adapters.publisher import Publisher
 from rollbook.adapters.static import StaticProvider
 from rollbook.events import Codec, LeadershipTaken, WorkerStarted, WorkerUp, stream_name
-from rollbook.projections.controller import Controller
+from rollbook.projections.leading.controller import Controller
 from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy, ReconcilePolicy
 from rollbook.projections.ports import HostAndPort, LogUnavailable, Snapshot
 from rollbook.projections.resources import Resources

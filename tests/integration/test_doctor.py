@@ -33,7 +33,7 @@ from rollbook.adapters.service.server import service
 from rollbook.adapters.service.verbs import HANDLERS
 from rollbook.adapters.settings import Client, ClientSettings, load
 from rollbook.adapters.static import StaticProvider
-from rollbook.projections.controller import Controller
+from rollbook.projections.leading.controller import Controller
 from rollbook.projections.policy import Policy
 from rollbook.projections.resources import Resources
 

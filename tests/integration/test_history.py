@@ -23,13 +23,13 @@ from rollbook.adapters.jetstream.provision import provision
 from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
 from rollbook.adapters.publisher import Publisher
 from rollbook.events import Codec, Registered, Undecodable, WorkerDown, WorkerUp, worker_subject
-from rollbook.projections.catchup import newest_state, state_now
-from rollbook.projections.fold import message_id
 from rollbook.projections.history.filters import Filter
 from rollbook.projections.history.moments import state_at
 from rollbook.projections.history.past import JoinedPast, LogPast
 from rollbook.projections.history.replay import replay
+from rollbook.projections.log.catchup import newest_state, state_now
 from rollbook.projections.ports import LogUnavailable
+from rollbook.projections.state.fold import message_id
 
 pytestmark = pytest.mark.integration
 

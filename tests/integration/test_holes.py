@@ -27,14 +27,14 @@ from rollbook.adapters.memory.proxy import MemoryProxy
 from rollbook.adapters.memory.readiness import MemoryReadiness
 from rollbook.events import Codec, FleetStarted, WorkerUp, stream_name
 from rollbook.events.subjects import worker_subject
-from rollbook.projections.catchup import newest_state, state_now
-from rollbook.projections.controller import Controller
-from rollbook.projections.fold import message_id
-from rollbook.projections.ledger import Told
+from rollbook.projections.leading.controller import Controller
+from rollbook.projections.log.catchup import newest_state, state_now
+from rollbook.projections.log.projector import LogRewound
 from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy, ReconcilePolicy
 from rollbook.projections.ports import HistoryHole, HostAndPort, LogUnavailable
-from rollbook.projections.projector import LogRewound
 from rollbook.projections.resources import Resources
+from rollbook.projections.state.fold import message_id
+from rollbook.projections.state.ledger import Told
 
 pytestmark = pytest.mark.integration
 

@@ -16,8 +16,8 @@ from rollbook.adapters.listeners.miles import MilesHook
 from rollbook.adapters.listeners.xtuner import XtunerListener
 from rollbook.adapters.publisher import Publisher
 from rollbook.events import RollbookError, WorkerDown, WorkerFact, WorkerResumed, WorkerSuspended, WorkerUp
-from rollbook.projections.roster import Roster
-from rollbook.projections.worker import Phase
+from rollbook.projections.state.roster import Roster
+from rollbook.projections.state.worker import Phase
 
 pytestmark = pytest.mark.integration
 

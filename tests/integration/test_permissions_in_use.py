@@ -40,10 +40,10 @@ from rollbook.events import (
     WorkerUp,
 )
 from rollbook.projections.ending import end
-from rollbook.projections.leases import Leases
-from rollbook.projections.observers import Observers
 from rollbook.projections.policy import PoolPolicy
 from rollbook.projections.ports import HostAndPort
+from rollbook.projections.state.leases import Leases
+from rollbook.projections.state.observers import Observers
 
 pytestmark = pytest.mark.integration
 
@@ -184,7 +184,7 @@ async def test_a_controller_leads_folds_acts_and_answers_operators_and_readers(s
     from rollbook.adapters.service.server import service
     from rollbook.adapters.service.verbs import HANDLERS
     from rollbook.adapters.static import StaticProvider
-    from rollbook.projections.controller import Controller
+    from rollbook.projections.leading.controller import Controller
     from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy, ReconcilePolicy
     from rollbook.projections.ports import HostAndPort
     from rollbook.projections.resources import Resources

@@ -17,8 +17,7 @@ from rollbook.adapters.recovery import WorkerRecovery
 from rollbook.adapters.settings import NatsSettings, RayProvider, Settings
 from rollbook.events import RecoveryFailed, RecoveryStarted, WorkerCordoned, WorkerDown, WorkerUp
 from rollbook.projections.ending import end
-from rollbook.projections.policy import PoolPolicy
-from rollbook.projections.recovery.policy import RecoveryPolicy
+from rollbook.projections.policy import PoolPolicy, RecoveryPolicy
 
 pytestmark = [pytest.mark.ray, pytest.mark.integration, pytest.mark.timeout(300)]
 

@@ -37,8 +37,8 @@ from rollbook.adapters.service.server import MOST_AT_ONCE, handler, service
 from rollbook.adapters.service.verbs import HANDLERS
 from rollbook.adapters.service.verifying import verifying
 from rollbook.events import ReconcileHeld, ReconcileReleased, RollbookError, WorkerCordoned, WorkerDown, WorkerUp
-from rollbook.projections.preview import Change
-from rollbook.projections.saved import save
+from rollbook.projections.looking.preview import Change
+from rollbook.projections.looking.saved import save
 
 pytestmark = pytest.mark.integration
 

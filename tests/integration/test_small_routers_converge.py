@@ -10,7 +10,7 @@ from support.small_routers import LmdeployRouter, MilesRouter, RoutedApi, small_
 from support.until import until
 
 from rollbook.events import Deregistering, Registering, RegistrationFailed
-from rollbook.projections.ledger import Told
+from rollbook.projections.state.ledger import Told
 
 pytestmark = pytest.mark.integration
 

@@ -20,7 +20,7 @@ from rollbook.adapters.static import StaticProvider as Provider
 from rollbook.events import InvalidName, WorkerDown, WorkerResumed, WorkerSuspected, WorkerSuspended, WorkerUp
 from rollbook.projections.ending import end
 from rollbook.projections.policy import PoolPolicy
-from rollbook.projections.worker import Phase
+from rollbook.projections.state.worker import Phase
 
 pytestmark = pytest.mark.integration
 

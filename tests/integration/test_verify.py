@@ -17,8 +17,8 @@ from rollbook.adapters.clock import SystemClock
 from rollbook.adapters.memory.proxy import MemoryProxy
 from rollbook.adapters.verify import doors
 from rollbook.events import Registered, WorkerCordoned, WorkerDown, WorkerUp
+from rollbook.projections.looking.verification import Verdict
 from rollbook.projections.ports import Capabilities, HostAndPort, Identity, Located
-from rollbook.projections.verification import Verdict
 
 pytestmark = [pytest.mark.integration, pytest.mark.router]
 

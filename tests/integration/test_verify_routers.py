@@ -6,7 +6,7 @@ from support.routers import need_haproxy, running
 from support.verifying import OTHER, STRANGER, W, site_at, verdicts
 
 from rollbook.events import Registered, WorkerDown, WorkerUp
-from rollbook.projections.verification import Verdict
+from rollbook.projections.looking.verification import Verdict
 
 pytestmark = [pytest.mark.integration, pytest.mark.router]
 

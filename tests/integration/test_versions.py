@@ -15,9 +15,9 @@ from rollbook.adapters.jetstream.log import JetStreamLog
 from rollbook.adapters.jetstream.provision import provision
 from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
 from rollbook.events import Codec, Draft, RemovalWithheld, stream_name
-from rollbook.projections.catchup import state_now
-from rollbook.projections.fold import message_id
 from rollbook.projections.history.past import LogPast
+from rollbook.projections.log.catchup import state_now
+from rollbook.projections.state.fold import message_id
 
 pytestmark = pytest.mark.integration
 

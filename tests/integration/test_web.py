@@ -29,11 +29,11 @@ from rollbook.adapters.static import StaticProvider
 from rollbook.adapters.web.metrics import Metrics
 from rollbook.adapters.web.server import SECURITY, PortTaken, Web, listening
 from rollbook.events import Codec, DriftFound, FleetStarted, WorkerDown, WorkerUp
-from rollbook.projections.controller import Controller
+from rollbook.projections.leading.controller import Controller
+from rollbook.projections.looking.status import FleetStatus
 from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy, ReconcilePolicy
 from rollbook.projections.ports import HostAndPort
 from rollbook.projections.resources import Resources
-from rollbook.projections.status import FleetStatus
 
 pytestmark = pytest.mark.integration
 

@@ -2,11 +2,12 @@
 
 import msgspec
 
-from rollbook.projections import gates, roster, transitions
-from rollbook.projections.admission import Admission
-from rollbook.projections.desk import Desk
-from rollbook.projections.projector import Projector
-from rollbook.projections.transitions import Relation
+from rollbook.projections.deciding import gates
+from rollbook.projections.lanes.admission import Admission
+from rollbook.projections.lanes.desk import Desk
+from rollbook.projections.log.projector import Projector
+from rollbook.projections.state import roster, transitions
+from rollbook.projections.state.transitions import Relation
 
 # ---------------------------------------------------------------- the fold
 

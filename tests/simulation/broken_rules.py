@@ -5,14 +5,15 @@ import itertools
 import msgspec
 
 from rollbook.adapters.memory.log import MemoryLog
-from rollbook.projections import gates, lane, observed
-from rollbook.projections.admission import Admission
-from rollbook.projections.budget import Budget
-from rollbook.projections.guard import Guard
-from rollbook.projections.housekeeping import Housekeeping
-from rollbook.projections.removing import Removing
-from rollbook.projections.roster import Roster
-from rollbook.projections.strangers import Strangers
+from rollbook.projections.deciding import gates, observed
+from rollbook.projections.deciding.budget import Budget
+from rollbook.projections.lanes import lane
+from rollbook.projections.lanes.admission import Admission
+from rollbook.projections.lanes.guard import Guard
+from rollbook.projections.lanes.removing import Removing
+from rollbook.projections.lanes.strangers import Strangers
+from rollbook.projections.leading.housekeeping import Housekeeping
+from rollbook.projections.state.roster import Roster
 
 # ---------------------------------------------------------------- ownership, budget, operators
 

@@ -8,13 +8,13 @@ import msgspec
 from rollbook.adapters.memory.leadership import MemoryLeadership
 from rollbook.adapters.memory.log import MemoryLog
 from rollbook.events import Deregistering, Registering
-from rollbook.projections import plan
-from rollbook.projections.authority import Authority
-from rollbook.projections.listing import Reader, Seen
-from rollbook.projections.plan import Remove
-from rollbook.projections.removing import Removing
-from rollbook.projections.urls import Urls
-from rollbook.projections.writer import FencedWriter
+from rollbook.projections.deciding import plan
+from rollbook.projections.deciding.plan import Remove
+from rollbook.projections.lanes.listing import Reader, Seen
+from rollbook.projections.lanes.removing import Removing
+from rollbook.projections.lanes.urls import Urls
+from rollbook.projections.log.authority import Authority
+from rollbook.projections.log.writer import FencedWriter
 
 # ---------------------------------------------------------------- plan and steps
 

@@ -8,9 +8,9 @@ from simulation.watched import current
 from rollbook.adapters.memory import virtual
 from rollbook.adapters.memory.ids import SeededIds
 from rollbook.adapters.memory.leadership import MemoryLeadership
-from rollbook.projections.controller import Controller
+from rollbook.projections.leading.controller import Controller
+from rollbook.projections.log.projector import LogRewound
 from rollbook.projections.ports import LogUnavailable
-from rollbook.projections.projector import LogRewound
 from rollbook.projections.resources import Resources
 
 RESTART_SECONDS = 0.2

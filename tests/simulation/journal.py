@@ -17,7 +17,7 @@ from rollbook.events import (
     Undecodable,
     WorkerFact,
 )
-from rollbook.projections.fold import State
+from rollbook.projections.state.fold import State
 
 
 class Journal:

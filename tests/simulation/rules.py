@@ -6,7 +6,7 @@ They are read off `semantics`: who belongs in a router (section 4), what a remov
 from typing import Final
 
 from rollbook.projections.policy import Policy
-from rollbook.projections.roster import Roster
+from rollbook.projections.state.roster import Roster
 
 DIRECT: Final = {"exited", "actor_dead", "refused", "operator", "planned"}
 """Evidence that somebody saw with his own eyes; everything else was inferred."""

@@ -12,7 +12,7 @@ from simulation.weather import Weather
 from simulation.world import World, Wrong
 
 from rollbook.adapters.memory import virtual
-from rollbook.projections.fold import State
+from rollbook.projections.state.fold import State
 
 SETTLE_SECONDS = 90.0
 """Virtual seconds within which all must be right once facts and faults have stopped."""

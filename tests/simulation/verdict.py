@@ -15,7 +15,7 @@ import itertools
 from simulation.rules import inferred, wanted
 
 from rollbook.events import Deregistered, Registered
-from rollbook.projections.fold import State
+from rollbook.projections.state.fold import State
 
 
 class Verdict:

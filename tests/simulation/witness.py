@@ -28,7 +28,7 @@ from simulation.rules import wanted
 
 from rollbook.events import Deregistering, ForeignRemoving, Registered, Registering
 from rollbook.projections.ports import Located, Target
-from rollbook.projections.roster import Roster
+from rollbook.projections.state.roster import Roster
 
 
 class Made(msgspec.Struct, frozen=True):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from rollbook.events import Codec, Fact, Recorded
-from rollbook.projections.fold import State
 from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy
 from rollbook.projections.ports import Stored
-from rollbook.projections.roster import Change, Roster
+from rollbook.projections.state.fold import State
+from rollbook.projections.state.roster import Change, Roster
 
 FLEET = "f"
 CODEC = Codec(FLEET)

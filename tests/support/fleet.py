@@ -21,7 +21,7 @@ from rollbook.adapters.memory.proxy import AS_SGLANG, Call, MemoryProxy
 from rollbook.adapters.memory.readiness import MemoryReadiness
 from rollbook.adapters.memory.snapshots import MemorySnapshots
 from rollbook.events import Draft, Evidence, Fact, Recorded, Undecodable, WorkerDown, WorkerUp
-from rollbook.projections.controller import Companion, Controller
+from rollbook.projections.leading.controller import Companion, Controller
 from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy, ReconcilePolicy
 from rollbook.projections.ports import Capabilities, HostAndPort, Identity
 from rollbook.projections.resources import Resources

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from support.fleet import Fleet
 
-from rollbook.projections.admission import Admission
-from rollbook.projections.look import Look
-from rollbook.projections.status import FleetStatus
+from rollbook.projections.lanes.admission import Admission
+from rollbook.projections.looking.look import Look
+from rollbook.projections.looking.status import FleetStatus
 
 
 async def look(fleet: Fleet) -> FleetStatus:

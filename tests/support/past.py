@@ -10,10 +10,10 @@ from support.core import CODEC, TIME
 from rollbook.adapters.memory.log import MemoryLog
 from rollbook.adapters.memory.snapshots import MemorySnapshots
 from rollbook.events import Draft, Fact
-from rollbook.projections.fold import State, message_id
 from rollbook.projections.history.moments import state_at
 from rollbook.projections.history.past import LogPast
 from rollbook.projections.ports import Snapshot
+from rollbook.projections.state.fold import State, message_id
 
 BEGAN = 1_000_000.0
 """When the first fact was stored; each is stored one second after the one before."""

@@ -9,11 +9,11 @@ from support.core import CODEC, FLEET, POLICY, PROXY, folded, stored
 from support.histories import NAMES
 
 from rollbook.events import Deregistered, Fact, Registered, Registering
-from rollbook.projections import gates
-from rollbook.projections.fold import State
-from rollbook.projections.observed import Observed, observe
-from rollbook.projections.plan import Action, Add, Adopt, Plan, Remove, Settle, make_plan
+from rollbook.projections.deciding import gates
+from rollbook.projections.deciding.observed import Observed, observe
+from rollbook.projections.deciding.plan import Action, Add, Adopt, Plan, Remove, Settle, make_plan
 from rollbook.projections.ports import Entry, Listing
+from rollbook.projections.state.fold import State
 
 
 def url_of(worker: str) -> str:

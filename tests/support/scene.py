@@ -17,8 +17,8 @@ from rollbook.adapters.bootstrap import build
 from rollbook.adapters.publisher import Publisher
 from rollbook.adapters.settings import ProxySettings, Settings, StaticProvider
 from rollbook.events import Codec
-from rollbook.projections.ledger import Told
 from rollbook.projections.policy import PoolPolicy, ReconcilePolicy
+from rollbook.projections.state.ledger import Told
 
 FLEET = "converge"
 NAMES = [f"rollout-{number}-0" for number in range(4)]

@@ -17,7 +17,7 @@ from rollbook.adapters.proxies.opening import open_proxies
 from rollbook.adapters.settings import load
 from rollbook.adapters.verify import Ask, Verifier, doors
 from rollbook.events import Codec
-from rollbook.projections.catchup import state_now
+from rollbook.projections.log.catchup import state_now
 from rollbook.projections.ports import Done, Pending, Target
 
 W, OTHER, STRANGER = "rollout-0-0", "rollout-1-0", "stranger-0-0"

@@ -7,8 +7,8 @@ from support.core import folded
 from support.fleet import Fleet, W, on_virtual_time
 
 from rollbook.events import WeightsLoaded, WeightsPublished, WorkerUp
-from rollbook.projections.admission import Admission, Site
-from rollbook.projections.gates import Gate, Held
+from rollbook.projections.deciding.gates import Gate, Held
+from rollbook.projections.lanes.admission import Admission, Site
 from rollbook.projections.policy import Policy, PoolPolicy
 from rollbook.projections.ports import HostAndPort, Identity
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbook.projections.budget import WINDOW, Budget
+from rollbook.projections.deciding.budget import WINDOW, Budget
 
 
 def lives(count):

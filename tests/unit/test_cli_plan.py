@@ -8,8 +8,8 @@ import pytest
 
 from rollbook.adapters.cli.exits import UsageError
 from rollbook.adapters.cli.plan import write_plan
-from rollbook.projections.preview import Preview
-from rollbook.projections.saved import load_saved
+from rollbook.projections.looking.preview import Preview
+from rollbook.projections.looking.saved import load_saved
 
 PREVIEW = Preview(fleet="math-rl", sequence=1, time="2026-01-01T00:00:00Z", lines=())
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from rollbook.adapters.cli.status import LONGEST_SHOWN, render
-from rollbook.projections.status import FleetStatus, ProxyStatus, RegistrationStatus, Standing, WorkerStatus
+from rollbook.projections.looking.status import FleetStatus, ProxyStatus, RegistrationStatus, Standing, WorkerStatus
 
 
 def text(taken):

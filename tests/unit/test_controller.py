@@ -18,9 +18,9 @@ from rollbook.events import (
     WorkerUp,
 )
 from rollbook.events.times import rfc3339
-from rollbook.projections.authority import Deposed, LeadershipLost
+from rollbook.projections.log.authority import Deposed, LeadershipLost
 from rollbook.projections.ports import AlreadyLed
-from rollbook.projections.worker import Phase
+from rollbook.projections.state.worker import Phase
 
 GARBAGE = Draft(f"rollbook.{FLEET}.worker.{W}", "garbage", b"\xff")
 

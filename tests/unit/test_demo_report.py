@@ -20,9 +20,9 @@ from rollbook.events import (
     WorkerUp,
 )
 from rollbook.events.times import rfc3339
-from rollbook.projections.fold import State
 from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy
 from rollbook.projections.ports import Stored
+from rollbook.projections.state.fold import State
 
 FLEET, PROXY, A, B = "demo", "router", "rollout-0-0", "rollout-1-0"
 URL_A, URL_B = "http://127.0.0.1:8000", "http://127.0.0.1:8001"

@@ -19,7 +19,7 @@ from rollbook.events import (
     WorkerSuspended,
     WorkerUp,
 )
-from rollbook.projections.evidence import Ground, ground
+from rollbook.projections.deciding.evidence import Ground, ground
 
 W = "rollout-0-0"
 UP = WorkerUp(worker=W, incarnation=2)

@@ -8,10 +8,10 @@ from support.core import CODEC, FLEET, TIME, folded, garbage, stored
 from support.histories import HISTORIES, a_history
 
 from rollbook.events import Codec, MessageQuarantined, Registered, WorkerUp, stream_subjects
-from rollbook.projections import fold
-from rollbook.projections.fold import OutOfOrder, State, Unreadable, message_id, restore
-from rollbook.projections.ledger import ProxyRecord
 from rollbook.projections.ports import Stored
+from rollbook.projections.state import fold
+from rollbook.projections.state.fold import OutOfOrder, State, Unreadable, message_id, restore
+from rollbook.projections.state.ledger import ProxyRecord
 
 W = "rollout-0-0"
 UP = WorkerUp(worker=W, incarnation=1)

@@ -20,8 +20,8 @@ from rollbook.events import (
     WorkerUncordoned,
     WorkerUp,
 )
-from rollbook.projections import gates
-from rollbook.projections.gates import Gate, Held
+from rollbook.projections.deciding import gates
+from rollbook.projections.deciding.gates import Gate, Held
 from rollbook.projections.policy import Policy, PoolPolicy
 from rollbook.projections.ports import HostAndPort, Located
 

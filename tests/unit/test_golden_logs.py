@@ -9,10 +9,10 @@ import pytest
 from golden import logs
 
 from rollbook.adapters.archive.reading import ArchiveFile
-from rollbook.projections.fold import SCHEMA
+from rollbook.projections.state.fold import SCHEMA
 
 HOW = (
-    "this log folds to another state than before. If that is meant, raise SCHEMA in projections/fold.py and run "
+    "this log folds to another state than before. If that is meant, raise SCHEMA in projections/state/fold.py and run "
     "`python tests/golden/logs.py`; a fact's changed meaning needs a new version and an upcaster, too (docs/events.md)"
 )
 

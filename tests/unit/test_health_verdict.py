@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbook.events import DIRECT_EVIDENCE
-from rollbook.projections.health.policy import HealthPolicy
 from rollbook.projections.health.verdict import Down, Finding, Outcome, Suspect, Tally, Up, judge, threshold, watched
-from rollbook.projections.worker import Phase, Suspension, new_worker
+from rollbook.projections.policy import HealthPolicy
+from rollbook.projections.state.worker import Phase, Suspension, new_worker
 
 LATE = 1_000.0
 POLICY = HealthPolicy()

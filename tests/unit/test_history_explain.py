@@ -27,12 +27,12 @@ from rollbook.events import (
     WorkerUncordoned,
     WorkerUp,
 )
-from rollbook.projections import ledger
 from rollbook.projections.history import story as story_module
 from rollbook.projections.history.judged import verdict
 from rollbook.projections.history.moments import state_at
 from rollbook.projections.history.story import Asked, UnknownToTheLog, explain
 from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy
+from rollbook.projections.state import ledger
 
 W, V = "rollout-0-0", "rollout-1-0"
 HISTORIES_POLICY = Policy(

@@ -8,10 +8,10 @@ from support.histories import a_history
 from support.past import BEGAN, told
 
 from rollbook.events import WorkerDown, WorkerUp
-from rollbook.projections.fold import State
 from rollbook.projections.history.moments import NOW, Moment, NoSuchMoment, fold, parse_moment, sequence_of, state_at
 from rollbook.projections.history.view import view
 from rollbook.projections.ports import HistoryHole
+from rollbook.projections.state.fold import State
 
 W = "rollout-0-0"
 

@@ -8,9 +8,9 @@ from support.core import CODEC
 from support.fleet import Fleet, W, on_virtual_time
 
 from rollbook.events import WorkerSuspected, WorkerUp
-from rollbook.projections import keeper
-from rollbook.projections.fold import State, restore
+from rollbook.projections.log import keeper
 from rollbook.projections.policy import SnapshotPolicy
+from rollbook.projections.state.fold import State, restore
 
 
 class Snapped(Fleet):

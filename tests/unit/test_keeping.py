@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbook.projections.keeping import NEWEST, Mark, superfluous
+from rollbook.projections.log.keeping import NEWEST, Mark, superfluous
 
 
 def kept_after(steps, keep, identity="log"):

@@ -18,9 +18,9 @@ from rollbook.events import (
     Registering,
     RegistrationFailed,
 )
-from rollbook.projections.ledger import Ledger
-from rollbook.projections.observed import believed, observe
+from rollbook.projections.deciding.observed import believed, observe
 from rollbook.projections.ports import Capabilities, Failed
+from rollbook.projections.state.ledger import Ledger
 
 BLIND = Capabilities(list=False, tag=False)
 OTHER = "rollout-1-0"

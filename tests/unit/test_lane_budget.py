@@ -19,10 +19,10 @@ from rollbook.events import (
     WorkerDown,
     WorkerSuspended,
 )
-from rollbook.projections import guard, notes, rollcall
+from rollbook.projections.lanes import guard, notes, rollcall
+from rollbook.projections.looking.status import Standing
 from rollbook.projections.policy import PoolPolicy
 from rollbook.projections.ports import Identity
-from rollbook.projections.status import Standing
 
 MINUTE = 60.0
 

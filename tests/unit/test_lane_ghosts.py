@@ -7,9 +7,9 @@ from support.core import TIME
 from support.fleet import Fleet, W, on_virtual_time
 
 from rollbook.events import Deregistered, DriftFound, Recorded, Registered, Registering, RegistrationFailed
-from rollbook.projections.ghosts import BELIEVED_SECONDS, Ghosts
-from rollbook.projections.ledger import MOST_GHOSTS, Ledger
+from rollbook.projections.deciding.ghosts import BELIEVED_SECONDS, Ghosts
 from rollbook.projections.ports import Capabilities, ProxyUnavailable
+from rollbook.projections.state.ledger import MOST_GHOSTS, Ledger
 
 PLAIN = Capabilities(tag=False)
 URL = "http://10.0.0.1:8000"

@@ -17,11 +17,11 @@ from rollbook.events import (
     WorkerDown,
     WorkerUp,
 )
-from rollbook.projections.gates import Gate
-from rollbook.projections.listing import Seen
-from rollbook.projections.observed import Observed
-from rollbook.projections.outcomes import RETRY
-from rollbook.projections.plan import Remove
+from rollbook.projections.deciding.gates import Gate
+from rollbook.projections.deciding.observed import Observed
+from rollbook.projections.deciding.plan import Remove
+from rollbook.projections.lanes.listing import Seen
+from rollbook.projections.lanes.outcomes import RETRY
 from rollbook.projections.ports import Entry, Listing
 
 OLD, NEW = W, "rollout-1-0"

@@ -7,8 +7,8 @@ from support.core import Book
 from support.fleet import Fleet, W, on_virtual_time
 
 from rollbook.events import FleetEnded, WorkerCordoned, WorkerDown, WorkerSuspended, WorkerUp
-from rollbook.projections.expiry import expiry
-from rollbook.projections.leases import Leases
+from rollbook.projections.leading.leases import expiry
+from rollbook.projections.state.leases import Leases
 
 LEASE = 30.0
 UP = WorkerUp(worker=W, incarnation=1, lease=LEASE)

@@ -18,8 +18,8 @@ from rollbook.events import (
     WorkerUp,
 )
 from rollbook.events.facts.base import MAX_INTEGER
-from rollbook.projections.ledger import FARTHEST_EPOCH, Ledger, ProxyRecord, Registration, Told
-from rollbook.projections.roster import NOTHING
+from rollbook.projections.state.ledger import FARTHEST_EPOCH, Ledger, ProxyRecord, Registration, Told
+from rollbook.projections.state.roster import NOTHING
 
 W, URL = "rollout-0-0", "http://10.0.0.1:8000"
 

@@ -6,7 +6,7 @@ import pytest
 from support.fleet import Fleet, on_virtual_time
 
 from rollbook.adapters.memory.clock import LoopClock
-from rollbook.projections.listing import Reader, bounded
+from rollbook.projections.lanes.listing import Reader, bounded
 from rollbook.projections.ports import Listing, ProxyUnavailable
 
 

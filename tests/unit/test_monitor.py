@@ -25,12 +25,12 @@ from rollbook.events import (
 )
 from rollbook.projections.ending import end
 from rollbook.projections.health.monitor import Monitor, Watched
-from rollbook.projections.health.policy import HealthPolicy
 from rollbook.projections.health.verdict import OK, Finding, Outcome
 from rollbook.projections.health.verdicts import Verdicts
+from rollbook.projections.log.projector import Projector
+from rollbook.projections.policy import HealthPolicy
 from rollbook.projections.ports import HostAndPort
-from rollbook.projections.projector import Projector
-from rollbook.projections.worker import Phase
+from rollbook.projections.state.worker import Phase
 
 W = "rollout-0-0"
 POLICY = HealthPolicy(interval=1.0, jitter=0.1, first_wait=60.0, timeout=2.0)

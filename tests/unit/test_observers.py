@@ -6,8 +6,8 @@ import pytest
 from support.fleet import Fleet, on_virtual_time
 
 from rollbook.events import ObserverSilent, WorkerDown
-from rollbook.projections.observers import FORGET_SECONDS, Heartbeat, Observers
-from rollbook.projections.vigil import vigil
+from rollbook.projections.leading.vigil import vigil
+from rollbook.projections.state.observers import FORGET_SECONDS, Heartbeat, Observers
 
 BEAT = Heartbeat(observer="monitor-a", every=2.0, pools=("rollout",))
 

@@ -15,10 +15,10 @@ from rollbook.events import (
     WorkerForgotten,
     WorkerUp,
 )
-from rollbook.projections.ledger import ProxyRecord
-from rollbook.projections.observed import observe
-from rollbook.projections.plan import Add, Adopt, Remove, Settle
+from rollbook.projections.deciding.observed import observe
+from rollbook.projections.deciding.plan import Add, Adopt, Remove, Settle
 from rollbook.projections.ports import Entry, Listing
+from rollbook.projections.state.ledger import ProxyRecord
 
 W = "rollout-0-0"
 UP1, UP2 = (WorkerUp(worker=W, incarnation=incarnation) for incarnation in (1, 2))

@@ -7,7 +7,7 @@ from support.histories import HISTORIES
 from support.plans import WORKERS, ListProxy, listings, registrations, url_of
 
 from rollbook.events import RegistrationFact
-from rollbook.projections.plan import Add
+from rollbook.projections.deciding.plan import Add
 from rollbook.projections.ports import Entry
 
 MOST_STEPS = 40

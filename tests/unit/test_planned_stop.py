@@ -11,10 +11,10 @@ from rollbook.adapters.memory.manager import MemoryWorkerManager
 from rollbook.events import Deregistered, WorkerDown, WorkerDraining, WorkerRetired
 from rollbook.projections.ending import end
 from rollbook.projections.health.verdicts import Verdicts
-from rollbook.projections.projector import Projector
+from rollbook.projections.log.projector import Projector
+from rollbook.projections.policy import RecoveryPolicy
 from rollbook.projections.recovery.due import decide
 from rollbook.projections.recovery.planned import NothingToStop, stop_as_planned
-from rollbook.projections.recovery.policy import RecoveryPolicy
 
 
 class Stopping(Fleet):

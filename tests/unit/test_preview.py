@@ -15,11 +15,10 @@ from rollbook.events import (
     WorkerDown,
     WorkerUp,
 )
-from rollbook.projections.gates import Gate, Held
-from rollbook.projections.observed import observe
-from rollbook.projections.plan import Add, Remove, make_plan
-from rollbook.projections.ports import Entry, Listing
-from rollbook.projections.preview import (
+from rollbook.projections.deciding.gates import Gate, Held
+from rollbook.projections.deciding.observed import observe
+from rollbook.projections.deciding.plan import Add, Remove, make_plan
+from rollbook.projections.looking.preview import (
     Answers,
     Change,
     Preview,
@@ -29,6 +28,7 @@ from rollbook.projections.preview import (
     steps_at,
     withheld_at,
 )
+from rollbook.projections.ports import Entry, Listing
 
 W, OTHER = "rollout-0-0", "rollout-1-0"
 BY = {"by": "ann", "why": "test"}

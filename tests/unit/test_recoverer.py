@@ -19,16 +19,15 @@ from rollbook.adapters.memory.provider import MemoryProvider
 from rollbook.adapters.memory.readiness import MemoryReadiness
 from rollbook.adapters.memory.snapshots import MemorySnapshots
 from rollbook.events import FleetEnded, RecoveryFailed, RecoveryStarted, WorkerDown, WorkerFact, WorkerUncordoned
-from rollbook.projections.controller import Controller
 from rollbook.projections.health.verdicts import Verdicts
-from rollbook.projections.policy import Policy, PoolPolicy
+from rollbook.projections.leading.claims import ending_claims
+from rollbook.projections.leading.controller import Controller
+from rollbook.projections.log.projector import Projector
+from rollbook.projections.policy import Policy, PoolPolicy, RecoveryPolicy
 from rollbook.projections.ports import LogUnavailable
-from rollbook.projections.projector import Projector
-from rollbook.projections.recovery.expiry import ending_claims
-from rollbook.projections.recovery.policy import RecoveryPolicy
 from rollbook.projections.recovery.recoverer import Recoverer
 from rollbook.projections.resources import Resources
-from rollbook.projections.worker import Phase
+from rollbook.projections.state.worker import Phase
 
 CELLS = 3
 NAMES = [f"rollout-{cell}-{rank}" for cell in range(CELLS) for rank in range(2)]

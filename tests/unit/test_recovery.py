@@ -18,10 +18,10 @@ from rollbook.events import (
     WorkerSuspected,
     WorkerUp,
 )
-from rollbook.projections.fold import State
-from rollbook.projections.ledger import Told
+from rollbook.projections.log.projector import LogRewound, Projector
 from rollbook.projections.ports import HistoryHole
-from rollbook.projections.projector import LogRewound, Projector
+from rollbook.projections.state.fold import State
+from rollbook.projections.state.ledger import Told
 
 
 def state(fleet):

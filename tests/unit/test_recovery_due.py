@@ -19,9 +19,9 @@ from rollbook.events import (
     WorkerUp,
 )
 from rollbook.events.times import rfc3339
+from rollbook.projections.policy import RecoveryPolicy
 from rollbook.projections.recovery.due import backoff, decide, expired, is_its_turn
-from rollbook.projections.recovery.policy import RecoveryPolicy
-from rollbook.projections.worker import Phase
+from rollbook.projections.state.worker import Phase
 
 W, V = "rollout-0-0", "rollout-1-0"
 NOW = 1_800_000_000.0

@@ -7,11 +7,11 @@ from support.fleet import BY, Fleet, W, on_virtual_time
 
 from rollbook.adapters.memory.log import MemoryLog
 from rollbook.events import FleetObserved, WorkerCordoned, WorkerUp
-from rollbook.projections.authority import LeadershipLost
-from rollbook.projections.catchup import newest_state
+from rollbook.projections.log.authority import LeadershipLost
+from rollbook.projections.log.catchup import newest_state
+from rollbook.projections.log.projector import LogRewound
+from rollbook.projections.log.relisting import NotRelisted, whole_part
 from rollbook.projections.ports import HistoryHole, ProviderUnavailable
-from rollbook.projections.projector import LogRewound
-from rollbook.projections.relisting import NotRelisted, whole_part
 
 WAYS = r"Two ways out: `rollbook up --relist` begins anew .* `rollbook import` restores an archive"
 

@@ -29,10 +29,10 @@ from rollbook.events import (
     WorkerUncordoned,
     WorkerUp,
 )
-from rollbook.projections.repetition import REMEMBERED_IDS, repeated
-from rollbook.projections.roster import MOST_OBSERVERS, Decision
-from rollbook.projections.transitions import NOT_SEEN
-from rollbook.projections.worker import Phase
+from rollbook.projections.state.repetition import REMEMBERED_IDS, repeated
+from rollbook.projections.state.roster import MOST_OBSERVERS, Decision
+from rollbook.projections.state.transitions import NOT_SEEN
+from rollbook.projections.state.worker import Phase
 
 W = "rollout-0-0"
 BY = {"by": "ann", "why": "test"}

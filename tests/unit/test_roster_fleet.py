@@ -24,8 +24,8 @@ from rollbook.events import (
     WorkerUp,
 )
 from rollbook.events.facts.base import MAX_INTEGER
-from rollbook.projections.bounds import LONGEST_KEPT
-from rollbook.projections.worker import Phase
+from rollbook.projections.state.bounds import LONGEST_KEPT
+from rollbook.projections.state.worker import Phase
 
 A, B, C = "rollout-0-0", "rollout-1-0", "reward-0-0"
 BY = {"by": "ann", "why": "test"}

@@ -13,8 +13,8 @@ from support.core import CODEC, folded, stored
 from support.histories import HISTORIES, a_history
 
 from rollbook.events import FleetObserved, WorkerDown, WorkerFact
-from rollbook.projections.fold import State, message_id, restore
-from rollbook.projections.worker import LIVE, Phase
+from rollbook.projections.state.fold import State, message_id, restore
+from rollbook.projections.state.worker import LIVE, Phase
 
 ROOT = Path(__file__).parents[2]
 

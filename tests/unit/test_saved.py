@@ -4,8 +4,8 @@ import msgspec
 import pytest
 from support.core import FLEET
 
-from rollbook.projections.preview import Change, Line, Preview
-from rollbook.projections.saved import MOST_SHOWN, Overtaken, UnusablePlan, check, load_saved, save
+from rollbook.projections.looking.preview import Change, Line, Preview
+from rollbook.projections.looking.saved import MOST_SHOWN, Overtaken, UnusablePlan, check, load_saved, save
 
 
 def line(worker="rollout-0-0", change=Change.REGISTER, **more):

@@ -177,9 +177,11 @@ def test_static_addresses(tmp_path):
         (
             changed("nats://127", "nats://me:hunter2@127"),
             [
-                "nats.url: credentials do not belong in a URL; write nats://host:4222, and a token into "
-                "ROLLBOOK_NATS_TOKEN or the secret that nats.token refers to (likewise ROLLBOOK_NATS_USER and "
-                "ROLLBOOK_NATS_PASSWORD)"
+                (
+                    "nats.url: credentials do not belong in a URL; write nats://host:4222, and a token into "
+                    "ROLLBOOK_NATS_TOKEN or the secret that nats.token refers to (likewise ROLLBOOK_NATS_USER and "
+                    "ROLLBOOK_NATS_PASSWORD)"
+                ),
             ],
         ),
         (

@@ -19,14 +19,14 @@ from rollbook.events import (
     WorkerDown,
     WorkerUp,
 )
-from rollbook.projections import plan as planning
-from rollbook.projections import settled as index
-from rollbook.projections.fold import State
-from rollbook.projections.observed import believed, observe
-from rollbook.projections.plan import Add, Adopt, Remove, Settle, make_plan
+from rollbook.projections.deciding import plan as planning
+from rollbook.projections.deciding import settled as index
+from rollbook.projections.deciding.observed import believed, observe
+from rollbook.projections.deciding.plan import Add, Adopt, Remove, Settle, make_plan
+from rollbook.projections.deciding.settled import Settled
 from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy
 from rollbook.projections.ports import Capabilities, Entry, Listing
-from rollbook.projections.settled import Settled
+from rollbook.projections.state.fold import State
 
 SERVED = ProxyPolicy(name="a", pools=("rollout",))
 POLICY = Policy(fleet=FLEET, pools={"rollout": PoolPolicy()}, proxies={"a": SERVED})

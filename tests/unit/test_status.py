@@ -7,10 +7,10 @@ from support.core import FLEET
 from support.fleet import BY, Fleet, W, on_virtual_time
 
 from rollbook.events import WorkerCordoned
-from rollbook.projections.admission import PROBES_IN_FLIGHT, Admission
-from rollbook.projections.gates import Gate
-from rollbook.projections.look import Look
-from rollbook.projections.status import Standing
+from rollbook.projections.deciding.gates import Gate
+from rollbook.projections.lanes.admission import PROBES_IN_FLIGHT, Admission
+from rollbook.projections.looking.look import Look
+from rollbook.projections.looking.status import Standing
 
 OTHER = "rollout-1-0"
 

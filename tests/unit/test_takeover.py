@@ -11,7 +11,7 @@ from rollbook.adapters.memory import virtual
 from rollbook.adapters.memory.faults import LogFaults, ProxyFaults
 from rollbook.adapters.memory.leadership import Seat
 from rollbook.events import LeadershipTaken, Registered, Registering, RegistrationFailed
-from rollbook.projections.projector import LogRewound
+from rollbook.projections.log.projector import LogRewound
 
 LEASE = 5.0
 DEADLINE = 3.0

@@ -19,8 +19,8 @@ from rollbook.events import (
     WorkerStarted,
     WorkerUp,
 )
-from rollbook.projections.transitions import COLUMNS, NOT_SEEN, STALE, TABLE, Relation, relate, rule
-from rollbook.projections.worker import Phase
+from rollbook.projections.state.transitions import COLUMNS, NOT_SEEN, STALE, TABLE, Relation, relate, rule
+from rollbook.projections.state.worker import Phase
 
 ROOT = Path(__file__).parents[2]
 NAME = "rollout-0-0"
@@ -153,7 +153,7 @@ def test_an_up_counts_only_where_the_semantics_let_it():
 def test_the_page_is_current():
     """`make docs` writes it: what the module prints."""
     printed = subprocess.run(
-        [sys.executable, "-m", "rollbook.projections.transitions"],
+        [sys.executable, "-m", "rollbook.projections.state.transitions"],
         env={"PYTHONPATH": os.pathsep.join(str(ROOT / root) for root in ("events", "projections"))},
         capture_output=True,
         encoding="utf-8",

@@ -5,8 +5,8 @@ from support.core import CODEC, FLEET, folded
 
 from rollbook.events import RemovalWithheld, UnknownFact, type_of
 from rollbook.events.upcasters import UPCASTERS
-from rollbook.projections.fold import State
 from rollbook.projections.ports import Stored
+from rollbook.projections.state.fold import State
 
 SUBJECT = f"rollbook.{FLEET}.proxy.a"
 

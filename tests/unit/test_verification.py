@@ -4,8 +4,7 @@ import pytest
 from support.core import POLICY, PROXY, Book
 
 from rollbook.events import FleetEnded, WorkerCordoned, WorkerDown, WorkerUp
-from rollbook.projections.ports import Identity
-from rollbook.projections.verification import (
+from rollbook.projections.looking.verification import (
     Answerer,
     Belonging,
     Verdict,
@@ -14,6 +13,7 @@ from rollbook.projections.verification import (
     identify,
     with_counts,
 )
+from rollbook.projections.ports import Identity
 
 W, OTHER, THIRD = "rollout-0-0", "rollout-1-0", "rollout-2-0"
 HEADER = "X-Engine-Id"

@@ -19,7 +19,7 @@ from rollbook.events import (
     WorkerStarted,
     WorkerUp,
 )
-from rollbook.projections.waiting import Goal, WrongGoal, look
+from rollbook.projections.looking.waiting import Goal, WrongGoal, look
 
 W, OTHER = "rollout-0-0", "rollout-1-0"
 BY = {"by": "ann", "why": "test"}

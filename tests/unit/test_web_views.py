@@ -6,9 +6,9 @@ from rollbook.adapters.web.fleet_metrics import FleetCollector
 from rollbook.adapters.web.metrics import Metrics
 from rollbook.adapters.web.views import Views
 from rollbook.events import RemovalWithheld
-from rollbook.projections import guard, notes
-from rollbook.projections.preview import Change
-from rollbook.projections.status import Standing
+from rollbook.projections.lanes import guard, notes
+from rollbook.projections.looking.preview import Change
+from rollbook.projections.looking.status import Standing
 
 
 def views_of(fleet):

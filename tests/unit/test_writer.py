@@ -11,10 +11,10 @@ from rollbook.adapters.memory import virtual
 from rollbook.adapters.memory.faults import LogFaults
 from rollbook.events import Draft, LeadershipTaken, ProxyReachable
 from rollbook.events.subjects import proxy_subject
-from rollbook.projections.authority import Deposed, LeadershipLost
-from rollbook.projections.projector import Projector
+from rollbook.projections.log.authority import Deposed, LeadershipLost
+from rollbook.projections.log.projector import Projector
+from rollbook.projections.log.writer import MOST_IN_A_BATCH, FencedWriter
 from rollbook.projections.resources import Resources
-from rollbook.projections.writer import MOST_IN_A_BATCH, FencedWriter
 
 FOLDING = []
 """Tasks that nobody else keeps; they end with their loop."""

@@ -36,13 +36,13 @@ from rollbook.adapters.settings import (
     refuse_unreachable_log,
 )
 from rollbook.events import RollbookError
-from rollbook.projections.controller import Companion, Controller
 from rollbook.projections.ending import end
-from rollbook.projections.expiry import expiry
+from rollbook.projections.leading.claims import ending_claims
+from rollbook.projections.leading.controller import Companion, Controller
+from rollbook.projections.leading.leases import expiry
+from rollbook.projections.leading.vigil import vigil
 from rollbook.projections.ports import Proxy, Readiness, WorkerProvider
-from rollbook.projections.recovery.expiry import ending_claims
 from rollbook.projections.resources import Resources
-from rollbook.projections.vigil import vigil
 
 _log = structlog.get_logger("rollbook")
 

@@ -65,8 +65,8 @@ A released fact is never edited: logs hold its bytes for ever, and so do the gol
 - **Another meaning, or a field that goes away**, is a new version: a new type with the next number. The old one stays
   readable through an *upcaster*, a function from its data to the next version's type and data. The fold sees the newest
   version only, so there is one rule for it and not one for each version. The log keeps what was written.
-- **A fold that changes** raises `SCHEMA` in `projections/fold.py`: snapshots of the older fold are passed over, and
-  `tests/golden/logs` shows what whole logs fold to before and after.
+- **A fold that changes** raises `SCHEMA` in `projections/state/fold.py`: snapshots of the older fold are passed over,
+  and `tests/golden/logs` shows what whole logs fold to before and after.
 
 An older program keeps a newer version's fact as unknown and acts as if it had not been said, until it is updated; so
 controllers are updated before those who publish.

@@ -19,7 +19,6 @@ from rollbook.adapters.jetstream.connection import Connection
 from rollbook.events import Codec, Recorded, Undecodable, type_of
 from rollbook.events.subjects import entity_of
 from rollbook.events.times import rfc3339
-from rollbook.projections.fold import State
 from rollbook.projections.history import difference, replay, story
 from rollbook.projections.history.difference import Difference
 from rollbook.projections.history.filters import Filter, places_of
@@ -32,6 +31,7 @@ from rollbook.projections.history.timeline import Timeline, timeline
 from rollbook.projections.history.view import FleetThen, view
 from rollbook.projections.policy import Policy
 from rollbook.projections.ports import Stored
+from rollbook.projections.state.fold import State
 
 When = int | str | datetime | Moment
 """A sequence, a time with its zone, or as on the command line: `"4711"`, `"-15m"`, `"now"`, an RFC 3339 time."""

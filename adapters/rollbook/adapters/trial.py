@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from rollbook.adapters.proxies.http import in_words
-from rollbook.projections.observed import Observed
+from rollbook.projections.deciding.observed import Observed
+from rollbook.projections.looking.verification import Who, identify
 from rollbook.projections.ports import Identity
-from rollbook.projections.verification import Who, identify
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession

@@ -19,13 +19,10 @@ from rollbook.adapters.settings import ProxySettings, Settings, read_secret
 from rollbook.adapters.trial import CHAT, GENERATE, Counting, request_body, send_all, session
 from rollbook.events import RollbookError
 from rollbook.events.times import rfc3339
-from rollbook.projections.admission import Admission
-from rollbook.projections.fold import State
-from rollbook.projections.observed import Observed, observe
-from rollbook.projections.policy import Policy
-from rollbook.projections.ports import Clock, Identity, ProviderError, Proxy, ProxyUnavailable, WorkerProvider
-from rollbook.projections.survey import Survey
-from rollbook.projections.verification import (
+from rollbook.projections.deciding.observed import Observed, observe
+from rollbook.projections.lanes.admission import Admission
+from rollbook.projections.looking.survey import Survey
+from rollbook.projections.looking.verification import (
     Belonging,
     ProxyVerification,
     Verdict,
@@ -33,6 +30,9 @@ from rollbook.projections.verification import (
     answerers,
     with_counts,
 )
+from rollbook.projections.policy import Policy
+from rollbook.projections.ports import Clock, Identity, ProviderError, Proxy, ProxyUnavailable, WorkerProvider
+from rollbook.projections.state.fold import State
 
 EACH: Final = 3
 """Requests for each listed worker, if it is not said how many."""

@@ -27,11 +27,11 @@ from rollbook.adapters.service.client import Controllers, ControllerSilent, NoCo
 from rollbook.adapters.service.frames import BrokenReply
 from rollbook.adapters.service.messages import INFO, InfoRequest
 from rollbook.events import Codec, RollbookError, validate_name
-from rollbook.projections.catchup import newest_state
 from rollbook.projections.ending import end
+from rollbook.projections.log.catchup import newest_state
+from rollbook.projections.log.projector import Projector
+from rollbook.projections.looking.waiting import Goal, Pools, Progress, look
 from rollbook.projections.ports import LogUnavailable
-from rollbook.projections.projector import Projector
-from rollbook.projections.waiting import Goal, Pools, Progress, look
 
 LEAST_SECONDS: Final = 0.05
 """Between two looks: facts arrive in crowds."""

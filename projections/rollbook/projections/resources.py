@@ -6,8 +6,6 @@ import random
 
 import msgspec
 
-from rollbook.projections.leases import Leases
-from rollbook.projections.observers import Observers
 from rollbook.projections.ports import (
     Clock,
     EventLog,
@@ -17,6 +15,8 @@ from rollbook.projections.ports import (
     SnapshotStore,
     WorkerProvider,
 )
+from rollbook.projections.state.leases import Leases
+from rollbook.projections.state.observers import Observers
 from rollbook.projections.tell import Tell, tell_nobody
 
 

@@ -22,8 +22,8 @@ from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
 from rollbook.events import Codec, stream_name
 from rollbook.events.archived import without_notes
 from rollbook.events.codec import MAX_PAYLOAD
-from rollbook.projections.fold import SCHEMA, State, message_id, restore
 from rollbook.projections.ports import LogUnavailable, Stored
+from rollbook.projections.state.fold import SCHEMA, State, message_id, restore
 
 EXPECTED_LAST: Final = "Nats-Expected-Last-Sequence"
 MOST_BYTES: Final = 8 << 20

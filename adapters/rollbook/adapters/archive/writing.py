@@ -13,9 +13,9 @@ import msgspec
 from rollbook.adapters.archive.errors import ArchiveError
 from rollbook.adapters.archive.lines import FORMAT, Base, End, Head, Malformed, encode, first_check, pack
 from rollbook.events import Codec
-from rollbook.projections.fold import SCHEMA, State
 from rollbook.projections.history.moments import copy_of, state_at
 from rollbook.projections.history.past import Past
+from rollbook.projections.state.fold import SCHEMA, State
 
 LEVEL: Final = 9
 """zstandard's: facts shrink to about a tenth, at more than the speed at which the log is read."""

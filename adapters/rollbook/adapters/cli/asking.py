@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from rollbook.adapters.bootstrap import Reader
     from rollbook.adapters.service.messages import Answer, Asked, Update, Verb
     from rollbook.adapters.settings import Config
-    from rollbook.projections.fold import State
+    from rollbook.projections.looking.preview import Preview
     from rollbook.projections.policy import Policy
-    from rollbook.projections.preview import Preview
+    from rollbook.projections.state.fold import State
 
 
 @contextlib.asynccontextmanager
@@ -67,7 +67,7 @@ async def ask_if_there(reader: Reader, fleet: str, verb: Verb[Asked, Update, Ans
 async def state_of(reader: Reader, fleet: str) -> State:
     """All that the log says now. Raises `LogUnavailable`, `HistoryHole`."""
     from rollbook.events import Codec
-    from rollbook.projections.catchup import state_now
+    from rollbook.projections.log.catchup import state_now
 
     return await state_now(reader.log, reader.snapshots, Codec(fleet), reader.clock)
 
@@ -81,7 +81,7 @@ async def preview(found: Found, reader: Reader, proxy: str | None) -> Preview:
     if answer is not None:
         return answer
     from rollbook.events.times import rfc3339
-    from rollbook.projections.logonly import policy_of, preview_of
+    from rollbook.projections.looking.logonly import policy_of, preview_of
 
     state = await state_of(reader, fleet)
     now = rfc3339(reader.clock.now())
@@ -105,7 +105,7 @@ def check_proxy(policy: Policy, proxy: str | None) -> None:
 
 async def _ask_from_here(config: Config, state: State, now: str, proxy: str | None) -> Preview:
     from rollbook.adapters.cli.from_here import Workers, from_here
-    from rollbook.projections.survey import Survey
+    from rollbook.projections.looking.survey import Survey
 
     notes = ["no controller answered: the proxies were asked from here"]
     async with from_here(config, state) as here:

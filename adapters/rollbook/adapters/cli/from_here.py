@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from rollbook.adapters.settings import Config
     from rollbook.events import RollbookError
-    from rollbook.projections.admission import Admission
-    from rollbook.projections.fold import State
+    from rollbook.projections.lanes.admission import Admission
     from rollbook.projections.policy import Policy
     from rollbook.projections.ports import Proxy, WorkerProvider
+    from rollbook.projections.state.fold import State
 
 
 class Workers(NamedTuple):
@@ -37,7 +37,7 @@ async def from_here(config: Config, state: State) -> AsyncGenerator[Here]:
     """Open everything that the configuration names. Raises `ConfigError` for secrets that are not there."""
     from rollbook.adapters.bootstrap import NoProvider, open_provider, open_readiness
     from rollbook.adapters.proxies.opening import open_proxies
-    from rollbook.projections.admission import Admission
+    from rollbook.projections.lanes.admission import Admission
     from rollbook.projections.ports import ProviderError
 
     policy = config.settings.policy()

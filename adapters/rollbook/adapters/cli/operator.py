@@ -32,7 +32,7 @@ from rollbook.events import (
 
 if TYPE_CHECKING:
     from rollbook.adapters.bootstrap import Reader
-    from rollbook.projections.fold import State
+    from rollbook.projections.state.fold import State
 
 
 def _says_why(_: type, reason: str) -> None:

@@ -16,7 +16,7 @@ from rollbook.adapters.cli.output import Piece, one_line, out_document, say
 from rollbook.adapters.cli.table import table
 
 if TYPE_CHECKING:
-    from rollbook.projections.preview import Line, Preview
+    from rollbook.projections.looking.preview import Line, Preview
 
 EXAMPLE = """\
 Example:
@@ -65,7 +65,7 @@ async def _take(found: Found, proxy: str | None) -> Preview:
 
 def write_plan(preview: Preview, proxy: str | None, file: Path) -> None:
     """Keep a plan. Raises `UsageError` if it could not be held against the world later."""
-    from rollbook.projections.saved import save
+    from rollbook.projections.looking.saved import save
 
     if preview.unreachable:
         raise UsageError(f"a plan without what {', '.join(preview.unreachable)} lists cannot be kept")

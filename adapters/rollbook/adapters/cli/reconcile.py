@@ -30,7 +30,7 @@ from rollbook.events import RollbookError
 if TYPE_CHECKING:
     from rollbook.adapters.service.messages import Reconciled, ReconcileRequest, Step
     from rollbook.adapters.settings import Config
-    from rollbook.projections.saved import SavedPlan
+    from rollbook.projections.looking.saved import SavedPlan
 
 EXAMPLE = """\
 Example:
@@ -108,7 +108,7 @@ def reconcile(  # noqa: PLR0913 - one for each option
 
 def read_plan(file: Path, fleet: str) -> SavedPlan:
     """A saved plan. Raises `UsageError` for what is none, or another fleet's."""
-    from rollbook.projections.saved import UnusablePlan, load_saved
+    from rollbook.projections.looking.saved import UnusablePlan, load_saved
 
     try:
         return load_saved(file.read_bytes(), fleet)
@@ -120,7 +120,7 @@ def read_plan(file: Path, fleet: str) -> SavedPlan:
 
 async def _dry(found: Found, request: ReconcileRequest, *, json: bool) -> Exit:
     from rollbook.adapters.cli.asking import open_found, preview
-    from rollbook.projections import saved
+    from rollbook.projections.looking import saved
 
     async with open_found(found) as reader:
         fresh = await preview(found, reader, request.proxy)
@@ -165,7 +165,7 @@ async def _once(found: Found, config: Config, request: ReconcileRequest, told: _
     from rollbook.adapters.bootstrap import build
     from rollbook.adapters.service.server import Serving
     from rollbook.adapters.service.verbs import reconcile as make_pass
-    from rollbook.projections.controller import Leading
+    from rollbook.projections.leading.controller import Leading
     from rollbook.projections.ports import AlreadyLed
 
     await _refuse_if_led(found)

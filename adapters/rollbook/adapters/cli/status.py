@@ -15,10 +15,10 @@ from rollbook.adapters.cli.table import table
 from rollbook.adapters.cli.troubles import troubles
 from rollbook.adapters.settings import Config
 from rollbook.events.times import parse_rfc3339, rfc3339
-from rollbook.projections.decisions import DecisionStatus
-from rollbook.projections.fold import State
-from rollbook.projections.logonly import NOTE
-from rollbook.projections.status import FleetStatus, ProxyStatus, RegistrationStatus, Standing, WorkerStatus
+from rollbook.projections.looking.logonly import NOTE
+from rollbook.projections.looking.status import FleetStatus, ProxyStatus, RegistrationStatus, Standing, WorkerStatus
+from rollbook.projections.state.decisions import DecisionStatus
+from rollbook.projections.state.fold import State
 
 EXAMPLE = """\
 Example:
@@ -71,7 +71,7 @@ def status(*, at: At = None, archive: Archive = None, config: ConfigFile = None,
 async def _take(found: Found) -> FleetStatus:
     from rollbook.adapters.cli.asking import ask_if_there, open_found, state_of
     from rollbook.adapters.service.messages import STATUS, Request
-    from rollbook.projections.logonly import policy_of, status_of
+    from rollbook.projections.looking.logonly import policy_of, status_of
 
     fleet = found.client.settings.fleet
     async with open_found(found) as reader:
@@ -86,7 +86,7 @@ async def _take(found: Found) -> FleetStatus:
 
 async def _ask_from_here(config: Config, state: State, now: str) -> FleetStatus:
     from rollbook.adapters.cli.from_here import Workers, from_here
-    from rollbook.projections.look import Look
+    from rollbook.projections.looking.look import Look
 
     async with from_here(config, state) as here:
         if not isinstance(here.workers, Workers):

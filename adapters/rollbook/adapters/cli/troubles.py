@@ -7,7 +7,7 @@ from typing import Final
 
 from rollbook.adapters.cli.output import Piece, one_line
 from rollbook.events.times import parse_rfc3339
-from rollbook.projections.status import Failing, ProxyStatus
+from rollbook.projections.looking.status import Failing, ProxyStatus
 
 MOST_NAMED: Final = 10
 LONGEST_REASON: Final = 80

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from rollbook.adapters.cli.common import ConfigFile, load_config, run
 from rollbook.adapters.cli.exits import Exit
 from rollbook.adapters.settings import Config
-from rollbook.projections.controller import Controller
+from rollbook.projections.leading.controller import Controller
 
 EXAMPLE = """\
 Example:

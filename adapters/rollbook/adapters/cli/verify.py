@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rollbook.adapters.bootstrap import Reader
     from rollbook.adapters.service.messages import VerifyRequest
     from rollbook.adapters.settings import Config
-    from rollbook.projections.verification import Answerer, ProxyVerification, Verification
+    from rollbook.projections.looking.verification import Answerer, ProxyVerification, Verification
 
 EXAMPLE = """\
 Example:

@@ -17,7 +17,7 @@ from rollbook.adapters.cli.exits import Exit, UsageError
 from rollbook.adapters.cli.output import console, one_line, out, out_json, say
 
 if TYPE_CHECKING:
-    from rollbook.projections.waiting import Goal, Pools, Progress
+    from rollbook.projections.looking.waiting import Goal, Pools, Progress
 
 EXAMPLE = """\
 Example:
@@ -66,7 +66,7 @@ def wait(  # noqa: PLR0913 - one for each option
     A server or a fleet that is not there yet is waited for too. With --json the last line is a document: reached,
     there, missing (worker and reason), wanted, sequence.
     """
-    from rollbook.projections.waiting import Goal, WrongGoal
+    from rollbook.projections.looking.waiting import Goal, WrongGoal
 
     if all and min is not None:
         raise UsageError("--all and --min contradict each other")

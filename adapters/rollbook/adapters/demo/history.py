@@ -12,11 +12,11 @@ from collections.abc import Sequence
 import msgspec
 
 from rollbook.events import Codec, Deregistered, Deregistering, Recorded, Registered, Registering, RegistrationFact
-from rollbook.projections import gates
-from rollbook.projections.fold import OutOfOrder, State
+from rollbook.projections.deciding import gates
 from rollbook.projections.policy import Policy
 from rollbook.projections.ports import Stored
-from rollbook.projections.worker import LIVE
+from rollbook.projections.state.fold import OutOfOrder, State
+from rollbook.projections.state.worker import LIVE
 
 Life = tuple[str, int]
 """Worker and incarnation."""

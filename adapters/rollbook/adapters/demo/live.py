@@ -16,9 +16,9 @@ from rollbook.adapters.cli.lines import describe
 from rollbook.adapters.cli.output import Piece, console, say
 from rollbook.adapters.demo.traffic import Traffic
 from rollbook.events import Recorded
-from rollbook.projections.fold import State
-from rollbook.projections.ledger import Told
 from rollbook.projections.ports import Stored
+from rollbook.projections.state.fold import State
+from rollbook.projections.state.ledger import Told
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -35,10 +35,10 @@ from rollbook.adapters.settings import FILE_NAME, load
 from rollbook.events import Recorded, RollbookError
 from rollbook.events.names import format_worker
 from rollbook.projections.ending import end
-from rollbook.projections.fold import State
-from rollbook.projections.ledger import Told
 from rollbook.projections.ports import Stored
-from rollbook.projections.worker import Phase
+from rollbook.projections.state.fold import State
+from rollbook.projections.state.ledger import Told
+from rollbook.projections.state.worker import Phase
 
 FLEET: Final = "demo"
 POOL: Final = "rollout"

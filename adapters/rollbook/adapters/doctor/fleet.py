@@ -16,7 +16,7 @@ from rollbook.adapters.settings import Config, ProxySettings, RayProvider, refus
 from rollbook.adapters.settings.errors import ConfigError
 from rollbook.adapters.spelling import counted
 from rollbook.events import RollbookError
-from rollbook.projections.listing import bounded
+from rollbook.projections.lanes.listing import bounded
 from rollbook.projections.ports import Capabilities, LogUnavailable, Proxy, ProxyUnavailable
 
 PROVIDER_SECONDS: Final = 20.0

@@ -7,8 +7,8 @@ Belongs here: what an answer, or none, means in terms of `Outcome`, and the part
 from rollbook.adapters.health.calling import called
 from rollbook.adapters.health.monitoring import HealthMonitor, MonitorThread
 from rollbook.projections.health.monitor import Check, Subject
-from rollbook.projections.health.policy import HealthPolicy
 from rollbook.projections.health.verdict import OK, Finding, Outcome
+from rollbook.projections.policy import HealthPolicy
 
 __all__ = [
     "OK",

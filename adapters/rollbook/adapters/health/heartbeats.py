@@ -12,9 +12,9 @@ import structlog
 
 from rollbook.adapters.jetstream.client import Client, NotPermitted
 from rollbook.adapters.publisher.renewals import renewal_subject
-from rollbook.projections.leases import Leases, Renewal
-from rollbook.projections.observers import Heartbeat, Observers
 from rollbook.projections.ports import Clock, LogUnavailable
+from rollbook.projections.state.leases import Leases, Renewal
+from rollbook.projections.state.observers import Heartbeat, Observers
 
 EVERY: Final = 2.0
 """Seconds between two heartbeats."""

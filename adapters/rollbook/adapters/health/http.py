@@ -15,8 +15,8 @@ import msgspec
 from rollbook.adapters.proxies.http import in_words
 from rollbook.adapters.proxies.identity import stranger
 from rollbook.projections.health.monitor import Subject
-from rollbook.projections.health.policy import HealthPolicy
 from rollbook.projections.health.verdict import OK, Finding, Outcome
+from rollbook.projections.policy import HealthPolicy
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession

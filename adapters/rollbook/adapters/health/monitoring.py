@@ -25,13 +25,13 @@ from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.jetstream.log import JetStreamLog
 from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
 from rollbook.events import Codec, RollbookError, validate_name
-from rollbook.projections.catchup import newest_state
 from rollbook.projections.ending import end
 from rollbook.projections.health.monitor import Check, Monitor, MonitorStats, Subject, watched_pool
 from rollbook.projections.health.verdicts import Verdicts
+from rollbook.projections.log.catchup import newest_state
+from rollbook.projections.log.projector import Projector
 from rollbook.projections.policy import PoolPolicy
 from rollbook.projections.ports import WorkerProvider
-from rollbook.projections.projector import Projector
 
 _log = structlog.get_logger("rollbook")
 _BAD: Final = frozenset({"monitor.unknown", "monitor.verdict_failed"})

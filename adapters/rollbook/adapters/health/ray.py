@@ -22,8 +22,8 @@ from rollbook.adapters.ray.border import (
     find,
 )
 from rollbook.projections.health.monitor import Subject
-from rollbook.projections.health.policy import HealthPolicy
 from rollbook.projections.health.verdict import Finding, Outcome
+from rollbook.projections.policy import HealthPolicy
 
 _PART: Final = 0.9
 """Of the timeout: so that Ray's own words arrive before it is over."""

@@ -29,7 +29,7 @@ from rollbook.adapters.jetstream.client import Client
 from rollbook.adapters.jetstream.direct import page
 from rollbook.adapters.jetstream.provision import replicate
 from rollbook.events import validate_name
-from rollbook.projections.keeping import Mark, superfluous
+from rollbook.projections.log.keeping import Mark, superfluous
 from rollbook.projections.policy import SnapshotPolicy
 from rollbook.projections.ports import LogUnavailable, Snapshot
 

@@ -21,10 +21,10 @@ from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.jetstream.log import JetStreamLog
 from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
 from rollbook.events import Codec, RollbookError, validate_name
-from rollbook.projections.catchup import newest_state
 from rollbook.projections.ending import end
-from rollbook.projections.projector import Projector
-from rollbook.projections.worker import Phase
+from rollbook.projections.log.catchup import newest_state
+from rollbook.projections.log.projector import Projector
+from rollbook.projections.state.worker import Phase
 
 AGAIN_SECONDS: Final = 1.0
 """Between two tries to begin, while there is no server or no log."""

@@ -17,8 +17,8 @@ from rollbook.adapters.service.frames import BrokenReply
 from rollbook.adapters.service.messages import VERIFY, VerifyRequest
 from rollbook.adapters.waiting import NotInTime, wait_for
 from rollbook.events import RollbookError
-from rollbook.projections.verification import WRONG, Verification
-from rollbook.projections.waiting import Goal
+from rollbook.projections.looking.verification import WRONG, Verification
+from rollbook.projections.looking.waiting import Goal
 
 _AGAIN_SECONDS: Final = 0.5
 

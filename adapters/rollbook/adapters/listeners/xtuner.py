@@ -20,7 +20,7 @@ from rollbook.adapters.listeners.validating import block_on, validate
 from rollbook.adapters.publisher.life import Identity
 from rollbook.adapters.settings import ConfigError, Settings
 from rollbook.events import Evidence
-from rollbook.projections.waiting import Goal
+from rollbook.projections.looking.waiting import Goal
 
 SESSION: Final = "session"
 """Name of the address that XTuner registers; a pool's `url` is `http://{session}` then. `primary` is the server's."""

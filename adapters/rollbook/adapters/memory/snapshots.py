@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Final
 
-from rollbook.projections.keeping import Mark, superfluous
+from rollbook.projections.log.keeping import Mark, superfluous
 from rollbook.projections.policy import SnapshotPolicy
 from rollbook.projections.ports import LogUnavailable, Snapshot
 

@@ -11,8 +11,8 @@ import msgspec
 
 from rollbook.adapters.publisher.life import Leased
 from rollbook.adapters.publisher.link import Link
-from rollbook.projections.leases import Renewal
 from rollbook.projections.ports import LogUnavailable
+from rollbook.projections.state.leases import Renewal
 
 OFTEN: Final = 3
 """Renewals within one lease, so that two may be lost."""

@@ -11,8 +11,8 @@ killed is a `WorkerManager`'s business.
 
 from rollbook.adapters.recovery.recovering import RecoveryMisconfigured, WorkerRecovery
 from rollbook.adapters.recovery.stopping import planned_stop
+from rollbook.projections.policy import RecoveryPolicy
 from rollbook.projections.recovery.planned import Stopped
-from rollbook.projections.recovery.policy import RecoveryPolicy
 from rollbook.projections.recovery.ports import ManagedWorker, ManagerError, Termination, WorkerManager
 
 __all__ = [

@@ -16,10 +16,10 @@ from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.jetstream.log import JetStreamLog
 from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
 from rollbook.events import Codec, RollbookError, validate_name
-from rollbook.projections.catchup import newest_state
 from rollbook.projections.health.verdicts import Verdicts
+from rollbook.projections.log.catchup import newest_state
+from rollbook.projections.log.projector import Projector
 from rollbook.projections.policy import PoolPolicy
-from rollbook.projections.projector import Projector
 from rollbook.projections.recovery.ports import WorkerManager
 from rollbook.projections.recovery.recoverer import Recovered, Recoverer
 

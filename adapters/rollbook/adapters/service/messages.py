@@ -10,10 +10,10 @@ from typing import Final, Generic, Literal, TypeVar
 import msgspec
 
 from rollbook.events import validate_name
-from rollbook.projections.preview import Preview
-from rollbook.projections.saved import SavedPlan
-from rollbook.projections.status import FleetStatus
-from rollbook.projections.verification import Verification
+from rollbook.projections.looking.preview import Preview
+from rollbook.projections.looking.saved import SavedPlan
+from rollbook.projections.looking.status import FleetStatus
+from rollbook.projections.looking.verification import Verification
 
 SUBJECT_PREFIX: Final = "rollbook-rpc"
 

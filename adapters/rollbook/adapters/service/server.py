@@ -30,11 +30,11 @@ from rollbook.adapters.service.frames import ALIVE, ALIVE_SECONDS, FRAME, PROGRE
 from rollbook.adapters.service.messages import Answer, Asked, Problem, Update, Verb
 from rollbook.events import Recorded, RollbookError
 from rollbook.events.times import rfc3339
-from rollbook.projections.controller import Companion, Leading
 from rollbook.projections.ending import end
+from rollbook.projections.leading.controller import Companion, Leading
+from rollbook.projections.looking.saved import Overtaken
 from rollbook.projections.ports import Stored
-from rollbook.projections.roster import Change
-from rollbook.projections.saved import Overtaken
+from rollbook.projections.state.roster import Change
 
 _log = structlog.get_logger(__name__)
 

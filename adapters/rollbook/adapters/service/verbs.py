@@ -31,13 +31,13 @@ from rollbook.events import (
     RegistrationFact,
     RegistrationFailed,
 )
-from rollbook.projections import saved
-from rollbook.projections.lane import Lane
-from rollbook.projections.look import Look
-from rollbook.projections.preview import Preview
-from rollbook.projections.projector import Marks
-from rollbook.projections.status import FleetStatus
-from rollbook.projections.survey import Survey
+from rollbook.projections.lanes.lane import Lane
+from rollbook.projections.log.projector import Marks
+from rollbook.projections.looking import saved
+from rollbook.projections.looking.look import Look
+from rollbook.projections.looking.preview import Preview
+from rollbook.projections.looking.status import FleetStatus
+from rollbook.projections.looking.survey import Survey
 
 LOOK_SECONDS: Final = 0.05
 """Between two looks at whether a pass is over."""

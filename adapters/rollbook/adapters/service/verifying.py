@@ -10,7 +10,7 @@ from rollbook.adapters.service.server import Handler, Progress, Serving, WrongRe
 from rollbook.adapters.service.verbs import chosen
 from rollbook.adapters.settings import Settings
 from rollbook.adapters.verify import MOST, Ask, Verifier, WrongPath, doors
-from rollbook.projections.verification import Verification
+from rollbook.projections.looking.verification import Verification
 
 
 def verifying(settings: Settings, *, environ: Mapping[str, str], base: Path) -> Handler:

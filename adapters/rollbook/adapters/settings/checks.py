@@ -29,10 +29,8 @@ from rollbook.adapters.settings.model import (
     parse_host_and_port,
 )
 from rollbook.events import InvalidName, parse_worker, validate_name
-from rollbook.projections.health.policy import HealthPolicy
-from rollbook.projections.policy import PoolPolicy, ReconcilePolicy, SnapshotPolicy
-from rollbook.projections.recovery.claims import ATTEMPTS_KEPT
-from rollbook.projections.recovery.policy import RecoveryPolicy
+from rollbook.projections.policy import HealthPolicy, PoolPolicy, ReconcilePolicy, RecoveryPolicy, SnapshotPolicy
+from rollbook.projections.state.claims import ATTEMPTS_KEPT
 
 Check = Callable[[Any], str | None]
 Problem = tuple[tuple[str | int, ...], str]

@@ -23,9 +23,7 @@ from rollbook.adapters.settings.model import (
     WebSettings,
 )
 from rollbook.adapters.settings.shapes import expected, struct_info, without_none
-from rollbook.projections.health.policy import HealthPolicy
-from rollbook.projections.policy import PoolPolicy, ReconcilePolicy, SnapshotPolicy
-from rollbook.projections.recovery.policy import RecoveryPolicy
+from rollbook.projections.policy import HealthPolicy, PoolPolicy, ReconcilePolicy, RecoveryPolicy, SnapshotPolicy
 
 _SECTIONS: Final[tuple[tuple[str, type[msgspec.Struct]], ...]] = (
     ("The top of the file", Settings),

@@ -15,8 +15,7 @@ from rollbook.adapters.proxies.urls import canonical_url
 from rollbook.adapters.settings.checks import HTTP_SCHEMES, Problem
 from rollbook.adapters.settings.model import LeadershipSettings, Settings
 from rollbook.adapters.spelling import nearest
-from rollbook.projections.policy import PoolPolicy, ReconcilePolicy
-from rollbook.projections.recovery.policy import RecoveryPolicy
+from rollbook.projections.policy import PoolPolicy, ReconcilePolicy, RecoveryPolicy
 
 LEASE_PER_CALL: Final = 5 / 3
 """A lease is at least so many times as long as a call. It is renewed every fifth of its time, so one renewal can fail

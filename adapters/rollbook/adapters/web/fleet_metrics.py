@@ -12,14 +12,14 @@ from prometheus_client.registry import Collector
 
 from rollbook.adapters.web.metrics import Metrics
 from rollbook.events import DriftFound
-from rollbook.projections import gates
-from rollbook.projections.controller import Controller
-from rollbook.projections.fold import State
-from rollbook.projections.ledger import Told
+from rollbook.projections.deciding import gates
+from rollbook.projections.leading.controller import Controller
+from rollbook.projections.looking.preview import withheld_at
 from rollbook.projections.ports import LogState
-from rollbook.projections.preview import withheld_at
 from rollbook.projections.resources import Resources
-from rollbook.projections.worker import Phase
+from rollbook.projections.state.fold import State
+from rollbook.projections.state.ledger import Told
+from rollbook.projections.state.worker import Phase
 
 Sample = tuple[tuple[str, ...], float]
 """Values of the labels, and the number."""

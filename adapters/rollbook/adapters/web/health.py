@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from rollbook.projections.controller import Controller
+from rollbook.projections.leading.controller import Controller
 from rollbook.projections.ports import LogState
 
 Role = Literal["leading", "standing by", "starting"]

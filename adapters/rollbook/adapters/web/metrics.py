@@ -26,7 +26,7 @@ from rollbook.events import (
 )
 from rollbook.events.facts import FACTS, type_of
 from rollbook.projections.ports import Stored
-from rollbook.projections.roster import Change
+from rollbook.projections.state.roster import Change
 
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 """Seconds: an admin call takes milliseconds on loopback and is given up after `call_deadline`."""

@@ -29,8 +29,8 @@ from rollbook.adapters.web.health import Judge
 from rollbook.adapters.web.metrics import Metrics
 from rollbook.adapters.web.views import NotYet, Views
 from rollbook.events import RollbookError
-from rollbook.projections.controller import Controller
 from rollbook.projections.ending import end
+from rollbook.projections.leading.controller import Controller
 from rollbook.projections.ports import HostAndPort, LogState, LogUnavailable, Proxy
 from rollbook.projections.resources import Resources
 

@@ -12,16 +12,16 @@ import msgspec
 
 from rollbook.events import RollbookError
 from rollbook.events.times import rfc3339
-from rollbook.projections.admission import Admission
-from rollbook.projections.controller import Controller
-from rollbook.projections.fold import State
-from rollbook.projections.look import Look
+from rollbook.projections.lanes.admission import Admission
+from rollbook.projections.leading.controller import Controller
+from rollbook.projections.looking.look import Look
+from rollbook.projections.looking.preview import Preview
+from rollbook.projections.looking.status import FleetStatus
+from rollbook.projections.looking.survey import Survey
 from rollbook.projections.ports import Proxy
-from rollbook.projections.preview import Preview
 from rollbook.projections.resources import Resources
 from rollbook.projections.shared import Shared
-from rollbook.projections.status import FleetStatus
-from rollbook.projections.survey import Survey
+from rollbook.projections.state.fold import State
 
 
 class NotYet(RollbookError):

@@ -15,16 +15,15 @@ from typing import Final, Protocol
 import msgspec
 
 from rollbook.events import RollbookError, WorkerDown, WorkerFact, WorkerSuspected, WorkerUp
-from rollbook.projections import gates
+from rollbook.projections.deciding import gates
+from rollbook.projections.deciding.gates import Held
 from rollbook.projections.ending import end
-from rollbook.projections.gates import Held
-from rollbook.projections.health.policy import HealthPolicy
 from rollbook.projections.health.schedule import Due, Pace, Schedule
 from rollbook.projections.health.verdict import Down, Finding, Outcome, Suspect, Tally, Up, Verdict, judge, watched
 from rollbook.projections.health.verdicts import Verdicts
-from rollbook.projections.policy import PoolPolicy
+from rollbook.projections.log.projector import Marks, Projector
+from rollbook.projections.policy import HealthPolicy, PoolPolicy
 from rollbook.projections.ports import Clock, Located, ProviderError, WorkerProvider
-from rollbook.projections.projector import Marks, Projector
 from rollbook.projections.tell import Tell, tell_nobody
 
 TICK_SECONDS: Final = 0.01

@@ -13,8 +13,8 @@ from typing import Final
 import msgspec
 
 from rollbook.events import Evidence
-from rollbook.projections.health.policy import HealthPolicy
-from rollbook.projections.worker import Phase, Worker
+from rollbook.projections.policy import HealthPolicy
+from rollbook.projections.state.worker import Phase, Worker
 
 
 class Outcome(StrEnum):

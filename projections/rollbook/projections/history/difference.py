@@ -20,12 +20,12 @@ from rollbook.events import (
     WorkerFact,
     type_of,
 )
-from rollbook.projections.fold import State
 from rollbook.projections.history.moments import NoSuchMoment, copy_of, fold, state_at
 from rollbook.projections.history.past import Past
 from rollbook.projections.history.view import FleetThen, ProxyThen, RegistrationThen, WorkerThen, view
 from rollbook.projections.ports import Stored
-from rollbook.projections.roster import Change, Decision
+from rollbook.projections.state.fold import State
+from rollbook.projections.state.roster import Change, Decision
 
 MOST_FACTS: Final = 20
 """Kept per worker or proxy, the newest; how many more there were is counted."""

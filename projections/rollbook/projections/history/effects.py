@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from rollbook.projections.roster import Roster
+from rollbook.projections.state.roster import Roster
 
 
 class Marks(msgspec.Struct, frozen=True):

@@ -21,8 +21,8 @@ from rollbook.events import (
     type_of,
 )
 from rollbook.events.subjects import operator_worker_subject, parse_subject, proxy_subject, worker_subject
-from rollbook.projections.fold import State
 from rollbook.projections.ports import Stored
+from rollbook.projections.state.fold import State
 
 Place = tuple[str | None, str | None]
 """Pool and cell."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from rollbook.projections import gates
-from rollbook.projections.gates import Gate, Held
+from rollbook.projections.deciding import gates
+from rollbook.projections.deciding.gates import Gate, Held
 from rollbook.projections.history.narrative import GateAnswer, Verdict
 from rollbook.projections.policy import Policy, ProxyPolicy
-from rollbook.projections.roster import Roster
+from rollbook.projections.state.roster import Roster
 
 STANDING: Final = (
     Gate.NOT_FORGOTTEN,

@@ -11,10 +11,10 @@ import msgspec
 
 from rollbook.events import Codec, Recorded, RollbookError
 from rollbook.events.times import parse_rfc3339
-from rollbook.projections.fold import State, restore
 from rollbook.projections.history.past import Past
 from rollbook.projections.ports import Stored
-from rollbook.projections.roster import Change
+from rollbook.projections.state.fold import State, restore
+from rollbook.projections.state.roster import Change
 
 _AGO: Final = re.compile(r"-(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?)(?P<unit>ms|s|m|h|d)")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from rollbook.projections.fold import State
 from rollbook.projections.history.judged import verdict
-from rollbook.projections.ledger import Told
 from rollbook.projections.policy import Policy
+from rollbook.projections.state.fold import State
+from rollbook.projections.state.ledger import Told
 
 
 class Otherwise(msgspec.Struct, frozen=True):

@@ -13,8 +13,8 @@ from typing import Final, Protocol
 import msgspec
 
 from rollbook.events.archived import PREFIX, read_notes
-from rollbook.projections.fold import message_id
 from rollbook.projections.ports import EventLog, HistoryHole, LogState, Snapshot, SnapshotStore, Stored
+from rollbook.projections.state.fold import message_id
 
 ASKED_AT_ONCE: Final = 32
 

@@ -7,13 +7,13 @@ from typing import Final
 import msgspec
 
 from rollbook.events import Codec, Recorded, Registered
-from rollbook.projections.fold import State
 from rollbook.projections.history.moments import fold, state_at
 from rollbook.projections.history.past import Past
-from rollbook.projections.ledger import Told
 from rollbook.projections.ports import Stored
-from rollbook.projections.roster import Change
-from rollbook.projections.worker import LIVE
+from rollbook.projections.state.fold import State
+from rollbook.projections.state.ledger import Told
+from rollbook.projections.state.roster import Change
+from rollbook.projections.state.worker import LIVE
 
 _LISTED: Final = frozenset({Told.REGISTERED, Told.DEREGISTERING, Told.REMOVE_UNSUPPORTED})
 

@@ -8,11 +8,11 @@ from typing import Final
 import msgspec
 
 from rollbook.events import Codec
-from rollbook.projections.fold import SCHEMA, State, restore
 from rollbook.projections.history.difference import Difference, Item, compare
 from rollbook.projections.history.moments import fold
 from rollbook.projections.history.past import Past
 from rollbook.projections.ports import HistoryHole, Snapshot
+from rollbook.projections.state.fold import SCHEMA, State, restore
 
 SNAPSHOT: Final = "snapshot"
 """The origin of what the log's snapshots say."""

@@ -14,16 +14,16 @@ import msgspec
 
 from rollbook.events import Codec, Recorded, RollbookError, Undecodable, WorkerFact
 from rollbook.events.subjects import covers, operator_worker_subject, proxy_subject, worker_subject
-from rollbook.projections.fold import SCHEMA, State, restore
 from rollbook.projections.history.filters import may_name
 from rollbook.projections.history.moments import state_at
 from rollbook.projections.history.narrative import Narrative
 from rollbook.projections.history.past import Past
 from rollbook.projections.history.teller import Teller
-from rollbook.projections.ledger import MOST_NOTED
-from rollbook.projections.logonly import policy_of
+from rollbook.projections.looking.logonly import policy_of
 from rollbook.projections.policy import Policy
 from rollbook.projections.ports import HistoryHole, Snapshot, Stored
+from rollbook.projections.state.fold import SCHEMA, State, restore
+from rollbook.projections.state.ledger import MOST_NOTED
 
 
 class UnknownToTheLog(RollbookError):

@@ -26,16 +26,16 @@ from rollbook.events import (
     type_of,
 )
 from rollbook.events.subjects import entity_of
-from rollbook.projections.gates import Gate
+from rollbook.projections.deciding.gates import Gate
 from rollbook.projections.history.effects import effects_of, marks_of
 from rollbook.projections.history.judged import verdict
 from rollbook.projections.history.narrative import Event, Life, Narrative, StandsNow, Step, Verdict
 from rollbook.projections.history.passages import Passages
-from rollbook.projections.ledger import Ledger
 from rollbook.projections.policy import Policy, ProxyPolicy
 from rollbook.projections.ports import Stored
-from rollbook.projections.roster import STALE, Roster
-from rollbook.projections.transitions import NOT_SEEN
+from rollbook.projections.state.ledger import Ledger
+from rollbook.projections.state.roster import STALE, Roster
+from rollbook.projections.state.transitions import NOT_SEEN
 
 
 class Teller:

@@ -18,13 +18,13 @@ from rollbook.events import (
     Recorded,
     RegistrationFact,
 )
-from rollbook.projections.fold import State
 from rollbook.projections.history.moments import fold, state_at
 from rollbook.projections.history.past import Past
-from rollbook.projections.ledger import Told
 from rollbook.projections.ports import Stored
-from rollbook.projections.roster import Change, Roster
-from rollbook.projections.worker import LIVE, Worker
+from rollbook.projections.state.fold import State
+from rollbook.projections.state.ledger import Told
+from rollbook.projections.state.roster import Change, Roster
+from rollbook.projections.state.worker import LIVE, Worker
 
 Kind = Literal["restart", "takeover", "drift"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from rollbook.projections.fold import State
-from rollbook.projections.ledger import Told
-from rollbook.projections.roster import Decision, Roster
-from rollbook.projections.worker import Worker
+from rollbook.projections.state.fold import State
+from rollbook.projections.state.ledger import Told
+from rollbook.projections.state.roster import Decision, Roster
+from rollbook.projections.state.worker import Worker
 
 
 class RegistrationThen(msgspec.Struct, frozen=True):

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from rollbook.events.times import parse_rfc3339
-from rollbook.projections.recovery.claims import Claim, Restarts
-from rollbook.projections.recovery.policy import RecoveryPolicy
-from rollbook.projections.roster import Roster
-from rollbook.projections.worker import Phase, Worker
+from rollbook.projections.policy import RecoveryPolicy
+from rollbook.projections.state.claims import Claim, Restarts
+from rollbook.projections.state.roster import Roster
+from rollbook.projections.state.worker import Phase, Worker
 
 
 class Due(msgspec.Struct, frozen=True, gc=False):

@@ -13,12 +13,12 @@ import msgspec
 from rollbook.events import RollbookError, WorkerDraining
 from rollbook.events.facts import DIRECT_EVIDENCE
 from rollbook.projections.health.verdicts import Verdicts
+from rollbook.projections.log.projector import Projector
+from rollbook.projections.looking.waiting import Goal, look
 from rollbook.projections.ports import Clock
-from rollbook.projections.projector import Projector
 from rollbook.projections.recovery.due import cell_of
 from rollbook.projections.recovery.ports import WorkerManager
-from rollbook.projections.waiting import Goal, look
-from rollbook.projections.worker import Phase, Worker
+from rollbook.projections.state.worker import Phase, Worker
 
 LOOK_SECONDS: Final = 0.1
 _LASTING: Final = frozenset(DIRECT_EVIDENCE) - {"planned"}

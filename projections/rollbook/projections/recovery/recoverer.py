@@ -18,14 +18,14 @@ from rollbook.events import RecoveryFailed, RecoveryStarted
 from rollbook.events.times import rfc3339
 from rollbook.projections.ending import end
 from rollbook.projections.health.verdicts import Verdicts
+from rollbook.projections.log.projector import Projector
+from rollbook.projections.policy import RecoveryPolicy
 from rollbook.projections.ports import Clock, LogUnavailable
-from rollbook.projections.projector import Projector
-from rollbook.projections.recovery.claims import Claim
 from rollbook.projections.recovery.due import Decisions, Due, Exhausted, decide, is_its_turn
-from rollbook.projections.recovery.policy import RecoveryPolicy
 from rollbook.projections.recovery.ports import ManagerError, Termination, WorkerManager
+from rollbook.projections.state.claims import Claim
+from rollbook.projections.state.worker import Phase
 from rollbook.projections.tell import Tell, tell_nobody
-from rollbook.projections.worker import Phase
 
 LOOK_SECONDS: Final = 0.25
 """Between two looks at the roster."""

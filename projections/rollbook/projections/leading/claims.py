@@ -1,0 +1,45 @@
+"""The leader's answer to a claim whose time is over: it says so, and the cell may be claimed again.
+
+A recoverer was killed, or cannot reach the log. The fold has no clock, so it is told by a fact.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rollbook.events import RecoveryFailed
+from rollbook.projections.health.verdicts import Verdicts
+from rollbook.projections.leading.controller import Leading
+from rollbook.projections.log.authority import Authority
+from rollbook.projections.ports import LogUnavailable
+from rollbook.projections.recovery.due import expired
+
+PAUSE_SECONDS: Final = 1.0
+
+
+async def ending_claims(leading: Leading) -> None:
+    """Look after the claims for as long as this process leads. Raises `LeadershipLost` when it is time to stop."""
+    resources, projector, fleet = leading.resources, leading.projector, leading.policy.fleet
+    authority = Authority(resources.leadership, fleet)
+    verdicts = Verdicts(fleet, resources.log, resources.clock, resources.ids, resources.owner, may=authority.require)
+    while True:
+        await resources.clock.sleep(PAUSE_SECONDS)
+        for name in expired(projector.state.roster, resources.clock.now()):
+            as_of, worker = projector.state.sequence, projector.state.roster.workers.get(name)
+            claim = None if worker is None or worker.restarts is None else worker.restarts.claim
+            if worker is None or claim is None:
+                continue
+            fact = RecoveryFailed(
+                worker=name,
+                incarnation=worker.incarnation,
+                attempt=claim.attempt,
+                reason=f"the claim of {claim.by} is over, and the cell is not up",
+            )
+            try:
+                sequence = await verdicts.write(fact, as_of=as_of)
+            except LogUnavailable as exc:
+                resources.tell("log.unavailable", reason=str(exc))
+                break
+            if sequence is not None:
+                resources.tell("recovery.claim_expired", worker=name, by=claim.by, attempt=claim.attempt)
+                await projector.passed(sequence)
