@@ -204,7 +204,7 @@ def test_without_an_answer_publish_waits_as_long_as_it_is_told(stream, call, mon
         monkeypatch.setenv("ROLLBOOK_NATS_URL", url)
         code, out, err = call("publish", "up", "rollout-3-0", "--timeout", "500ms")
     assert (code, out) == (Exit.WAITED, "")
-    assert "the log has not acknowledged the fact within 500ms" in err
+    assert "the log has not acknowledged the fact within 0.5 s" in err
     assert "rollbook log --worker rollout-3-0" in err
 
 

@@ -22,7 +22,7 @@ from rollbook.events.times import rfc3339
 from rollbook.projections.history import difference, replay, story
 from rollbook.projections.history.difference import Difference
 from rollbook.projections.history.filters import Filter, places_of
-from rollbook.projections.history.moments import Moment, NoSuchMoment, parse_moment, sequence_of, state_at
+from rollbook.projections.history.moments import Moment, NoSuchMoment, first_from, parse_moment, sequence_of, state_at
 from rollbook.projections.history.narrative import Narrative
 from rollbook.projections.history.past import JoinedPast, LogPast, Past
 from rollbook.projections.history.recoveries import Recovery, recoveries
@@ -159,10 +159,7 @@ class History:
         first, _ = await self.past.ends()
         if since is None:
             return first + 1 if folded and first > 1 else first
-        moment = _moment(since)
-        if moment.sequence is not None:
-            return max(moment.sequence, 1)
-        return max(await self.past.first_at(moment.time or 0.0), 1)
+        return await first_from(self.past, _moment(since))
 
 
 @contextlib.asynccontextmanager

@@ -22,13 +22,12 @@ from rollbook.adapters.clock import SystemClock
 from rollbook.adapters.jetstream.client import Client, NotPermitted
 from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.jetstream.log import JetStreamLog
-from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
+from rollbook.adapters.jetstream.snapshots import kept_state
 from rollbook.adapters.service.client import Controllers, ControllerSilent, NoController, Refusal
 from rollbook.adapters.service.frames import BrokenReply
 from rollbook.adapters.service.messages import INFO, InfoRequest
 from rollbook.events import Codec, RollbookError, validate_name
 from rollbook.projections.ending import end
-from rollbook.projections.log.catchup import newest_state
 from rollbook.projections.log.projector import Projector
 from rollbook.projections.looking.waiting import Goal, Pools, Progress, look
 from rollbook.projections.ports import LogUnavailable
@@ -180,7 +179,7 @@ class _Waiting:
         self.stage = f"the log at {connection.url} could not be read to its end in that time"
         try:
             log = JetStreamLog(client, self._fleet, direct=True)
-            state = await newest_state(log, JetStreamSnapshots(client, self._fleet))
+            state = await kept_state(client, self._fleet, log)
             self.trouble = None
             projector = Projector(log, Codec(self._fleet), SystemClock(), state)
             projector.witness(lambda *_: self._changed.set())

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Final
+
+UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+"""Seconds in each unit that people may write a length of time in."""
+LONGEST_SECONDS: Final = 10_000 * UNITS["d"]
+"""More than any log is old; far beyond it, a lock or a calendar overflows."""
 
 
 def rfc3339(seconds: float) -> str:

@@ -18,8 +18,7 @@ from rollbook.adapters.cli.past import Archive, parse_since, said_moment
 from rollbook.adapters.settings import Client
 from rollbook.events import Codec
 from rollbook.events.times import rfc3339
-from rollbook.projections.history.moments import Moment, sequence_of
-from rollbook.projections.history.past import Past
+from rollbook.projections.history.moments import Moment, first_from, sequence_of
 
 if TYPE_CHECKING:
     from rollbook.adapters.archive.importing import Imported
@@ -88,15 +87,9 @@ async def _export(client: Client, archive: str | None, begin: Moment | None, end
         if end is not None:
             last = await sequence_of(past, end)
         if begin is not None:
-            first = await _first(past, begin)
+            first = await first_from(past, begin)
         identity = (await reader.log.state()).identity
         return await write(past, Codec(fleet), (first, last), file, identity=identity, written=rfc3339(time.time()))
-
-
-async def _first(past: Past, begin: Moment) -> int:
-    if begin.time is not None:
-        return await past.first_at(begin.time)
-    return max(begin.sequence or 1, 1)
 
 
 def _tell_written(written: Written, *, json: bool) -> None:

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from cyclopts import Parameter
@@ -18,6 +18,7 @@ from rollbook.adapters.cli.exits import UsageError
 from rollbook.adapters.cli.output import say
 from rollbook.adapters.settings import Client, ClientSettings, Config, load, load_client
 from rollbook.adapters.settings.load import find_file
+from rollbook.events.times import LONGEST_SECONDS, UNITS
 
 _T = TypeVar("_T")
 
@@ -39,7 +40,6 @@ Port = Annotated[int, Parameter(validator=Number(gte=0, lte=65535))]
 """A TCP port."""
 
 _DURATION = re.compile(r"(?P<number>[0-9]+(?:\.[0-9]+)?)(?P<unit>ms|s|m|h|d)")
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def load_config(file: Path | None) -> Config:
@@ -77,16 +77,12 @@ def _warn(warnings: tuple[str, ...]) -> None:
         say(f"rollbook: warning: {warning}")
 
 
-LONGEST_SECONDS: Final = 10_000 * 86_400.0
-"""More than any log is old; far beyond it, a lock or a calendar overflows."""
-
-
 def parse_duration(text: str) -> float:
     """`90s`, `10m`, `1.5h`, `2d` or `500ms` in seconds. Raises `UsageError`."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"{text!r} is not a duration; write a number and a unit, such as 90s, 10m, 1.5h or 2d")
-    seconds = float(match["number"]) * _SECONDS[match["unit"]]
+    seconds = float(match["number"]) * UNITS[match["unit"]]
     if seconds > LONGEST_SECONDS:
         raise UsageError(f"{text!r} is too long; write at most 10000d")
     return seconds

@@ -22,7 +22,7 @@ from rollbook.adapters.cli.reading import read_in_order
 from rollbook.adapters.settings import Client
 from rollbook.events import Codec, Recorded, Undecodable, validate_name
 from rollbook.projections.history.filters import Filter, places_of
-from rollbook.projections.history.moments import Moment, sequence_of, state_at
+from rollbook.projections.history.moments import Moment, first_from, sequence_of, state_at
 from rollbook.projections.history.past import FilteredLog, Past
 from rollbook.projections.ports import Stored
 
@@ -148,7 +148,7 @@ async def print_log(
         wanted = msgspec.structs.replace(wanted, places=places)
     subjects = wanted.subjects(codec.fleet)
     if begin is not None:
-        first = await _first(past, begin)
+        first = await first_from(past, begin)
     elif first > 1:
         say(f"the log begins at sequence {first}; what was archived before is read with --archive")
     if subjects is None:
@@ -167,12 +167,6 @@ async def print_log(
                 continue
             if wanted.admits(recorded):
                 write.fact(stored, recorded)
-
-
-async def _first(past: Past, begin: Moment) -> int:
-    if begin.time is not None:
-        return await past.first_at(begin.time)
-    return begin.sequence or 0
 
 
 async def _messages(

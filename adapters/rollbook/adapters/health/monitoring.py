@@ -20,15 +20,13 @@ from rollbook.adapters.health.calling import called
 from rollbook.adapters.health.heartbeats import beating
 from rollbook.adapters.health.http import HttpProbes
 from rollbook.adapters.ids import UuidV7
-from rollbook.adapters.jetstream.client import NotPermitted
 from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.jetstream.log import JetStreamLog
-from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
+from rollbook.adapters.jetstream.snapshots import kept_state
 from rollbook.events import Codec, RollbookError, validate_name
 from rollbook.projections.ending import end
 from rollbook.projections.health.monitor import Check, Monitor, MonitorStats, Subject, watched_pool
 from rollbook.projections.health.verdicts import Verdicts
-from rollbook.projections.log.catchup import newest_state
 from rollbook.projections.log.projector import Projector
 from rollbook.projections.policy import PoolPolicy
 from rollbook.projections.ports import WorkerProvider
@@ -102,10 +100,7 @@ class HealthMonitor:
             client = await connect(self._connection, name=self.name)
             stack.push_async_callback(client.close)
             log = JetStreamLog(client, self.fleet, direct=True)
-            try:
-                state = await newest_state(log, JetStreamSnapshots(client, self.fleet), _tell)
-            except NotPermitted:  # a publisher's credentials do without: then the log is folded from its beginning
-                state = None
+            state = await kept_state(client, self.fleet, log, _tell)
             http = HttpProbes()
             stack.push_async_callback(http.close)
             await stack.enter_async_context(beating(client, self.fleet, self.name, list(self._pools)))

@@ -160,6 +160,8 @@ async def _settled(client: Client, name: str, timeout: float) -> None:
                 if cluster.get("leader") and enough and all(one.get("current") for one in replicas):
                     return
                 await asyncio.sleep(_LOOK)
+    except Refused as exc:
+        raise LogUnavailable(f"stream {name} cannot be looked at any more: {exc.description}; try again") from exc
     except TimeoutError as exc:
         raise LogUnavailable(f"stream {name} is not on its new replicas within {timeout:g} s; try again") from exc
 

@@ -25,13 +25,16 @@ from nats.js.api import ObjectMeta, ObjectStoreConfig
 
 from rollbook.adapters.jetstream import api
 from rollbook.adapters.jetstream.api import Refused, question
-from rollbook.adapters.jetstream.client import Client
+from rollbook.adapters.jetstream.client import Client, NotPermitted
 from rollbook.adapters.jetstream.direct import page
 from rollbook.adapters.jetstream.provision import replicate
 from rollbook.events import validate_name
+from rollbook.projections.log.catchup import newest_state
 from rollbook.projections.log.keeping import Mark, superfluous
 from rollbook.projections.policy import SnapshotPolicy
-from rollbook.projections.ports import LogUnavailable, Snapshot
+from rollbook.projections.ports import EventLog, LogUnavailable, Snapshot
+from rollbook.projections.state.fold import State
+from rollbook.projections.tell import Tell, tell_nobody
 
 _log = structlog.get_logger(__name__)
 
@@ -40,6 +43,17 @@ _LEVEL: Final = 1
 """zlib's fastest."""
 _IDENTITY: Final = "Rollbook-Log"
 _SEQUENCE: Final = "Rollbook-Sequence"
+
+
+async def kept_state(client: Client, fleet: str, log: EventLog, tell: Tell = tell_nobody) -> State | None:
+    """The newest state kept that `log` confirms; None if there is none, or these credentials may not read it.
+
+    Publishers' credentials may not: they fold the log from its beginning. Raises `LogUnavailable`.
+    """
+    try:
+        return await newest_state(log, JetStreamSnapshots(client, fleet), tell)
+    except NotPermitted:
+        return None
 
 
 class _About(msgspec.Struct):

@@ -16,13 +16,11 @@ import msgspec
 import structlog
 
 from rollbook.adapters.clock import SystemClock
-from rollbook.adapters.jetstream.client import NotPermitted
 from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.jetstream.log import JetStreamLog
-from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
+from rollbook.adapters.jetstream.snapshots import kept_state
 from rollbook.events import Codec, RollbookError, validate_name
 from rollbook.projections.ending import end
-from rollbook.projections.log.catchup import newest_state
 from rollbook.projections.log.projector import Projector
 from rollbook.projections.state.worker import Phase
 
@@ -100,10 +98,7 @@ class Follow:
         client = await connect(self._connection, name="rollbook-listener")
         try:
             log = JetStreamLog(client, self.fleet, direct=True)
-            try:
-                state = await newest_state(log, JetStreamSnapshots(client, self.fleet))
-            except NotPermitted:  # then from the beginning
-                state = None
+            state = await kept_state(client, self.fleet, log)
             projector = Projector(log, Codec(self.fleet), SystemClock(), state)
             folding = asyncio.create_task(projector.run())
             reading = asyncio.create_task(projector.caught_up())

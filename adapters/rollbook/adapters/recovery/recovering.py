@@ -11,13 +11,11 @@ import structlog
 from rollbook.adapters.clock import SystemClock
 from rollbook.adapters.health.monitoring import monitor_name
 from rollbook.adapters.ids import UuidV7
-from rollbook.adapters.jetstream.client import NotPermitted
 from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.jetstream.log import JetStreamLog
-from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
+from rollbook.adapters.jetstream.snapshots import kept_state
 from rollbook.events import Codec, RollbookError, validate_name
 from rollbook.projections.health.verdicts import Verdicts
-from rollbook.projections.log.catchup import newest_state
 from rollbook.projections.log.projector import Projector
 from rollbook.projections.policy import PoolPolicy
 from rollbook.projections.recovery.ports import WorkerManager
@@ -86,10 +84,7 @@ async def following(fleet: str, connection: Connection, name: str) -> AsyncGener
     client = await connect(connection, name=name)
     try:
         log, clock = JetStreamLog(client, fleet, direct=True), SystemClock()
-        try:
-            state = await newest_state(log, JetStreamSnapshots(client, fleet))
-        except NotPermitted:  # a publisher's credentials do without: then the log is folded from its beginning
-            state = None
+        state = await kept_state(client, fleet, log)
         yield Projector(log, Codec(fleet), clock, state), Verdicts(fleet, log, clock, UuidV7(), name)
     finally:
         await client.close()

@@ -10,15 +10,13 @@ from typing import Final
 import msgspec
 
 from rollbook.events import Codec, Recorded, RollbookError
-from rollbook.events.times import parse_rfc3339
+from rollbook.events.times import LONGEST_SECONDS, UNITS, parse_rfc3339
 from rollbook.projections.history.past import Past
 from rollbook.projections.ports import Stored
 from rollbook.projections.state.fold import State, restore
 from rollbook.projections.state.roster import Change
 
 _AGO: Final = re.compile(r"-(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?)(?P<unit>ms|s|m|h|d)")
-_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_LONGEST_AGO: Final = 10_000 * 86_400.0
 
 Witness = Callable[[Stored, Recorded | None, Change], None]
 """Called after each message of a fold, with what it changed."""
@@ -47,8 +45,8 @@ def parse_moment(text: str, now: float) -> Moment:
     if said.isdecimal() and said.isascii():
         return Moment(sequence=int(said[:19]))
     if (ago := _AGO.fullmatch(said)) is not None:
-        seconds = float(ago["number"]) * _SECONDS[ago["unit"]]
-        if seconds > _LONGEST_AGO:
+        seconds = float(ago["number"]) * UNITS[ago["unit"]]
+        if seconds > LONGEST_SECONDS:
             raise NoSuchMoment(f"{text!r} is longer ago than any log; write at most -10000d")
         return Moment(time=now - seconds)
     try:
@@ -72,6 +70,13 @@ async def sequence_of(past: Past, moment: Moment) -> int:
     if sequence > last:
         raise NoSuchMoment(f"there is no sequence {sequence} yet: the log ends at {last}")
     return max(sequence, 0)
+
+
+async def first_from(past: Past, moment: Moment) -> int:
+    """The first sequence of what begins at that moment, from 1 on; beyond the end if nothing does."""
+    if moment.sequence is not None:
+        return max(moment.sequence, 1)
+    return max(await past.first_at(moment.time or 0.0), 1)
 
 
 async def fold(past: Past, codec: Codec, state: State, to: int, witness: Witness | None = None) -> State:
