@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import msgspec
 import structlog
@@ -22,8 +22,9 @@ from rollbook.adapters.ray.hosts import LOOK_SECONDS, Hosts
 from rollbook.adapters.ray.keeper import Keeper
 from rollbook.adapters.ray.records import Record, Records
 from rollbook.adapters.ray.scribe import Scribe
-from rollbook.adapters.ray.spec import InvalidSpec, check_specs, decode_specs, encode_states
+from rollbook.adapters.ray.spec import InvalidSpec, WorkerState, check_specs, decode_specs, encode_states
 from rollbook.events import RollbookError
+from rollbook.projections.ending import end
 from rollbook.projections.recovery.ports import NotStarted, Termination
 
 T = TypeVar("T")
@@ -31,6 +32,11 @@ T = TypeVar("T")
 CONCURRENCY: Final = 100_000
 """Calls at once. Each worker of a fleet that is not detached holds one for its whole life."""
 PUBLISHER: Final = "ray-manager"
+
+Beside = Callable[[Publisher, Callable[[], list[WorkerState]]], Coroutine[Any, Any, None]]
+"""Runs for the manager's life, with its publisher and a look at all its workers as they are at that moment."""
+BESIDE: Final[tuple[Beside, ...]] = ()
+"""What a manager does beside keeping its workers. Begins when it has taken over what was kept before it."""
 
 _log = structlog.get_logger()
 
@@ -62,6 +68,7 @@ class ManagerActor:
         self._keepers: dict[str, Keeper] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._former: dict[str, Record] = {}
+        self._beside: list[asyncio.Task[None]] = []
         self._ready = asyncio.create_task(self._take_over())
 
     async def describe(self) -> bytes:
@@ -145,9 +152,7 @@ class ManagerActor:
     async def stop(self, reason: str, seconds: float) -> list[str]:
         """End all workers and forget them; return what could not be said to the log, one line for each fact."""
         await self._ready
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await end(*self._beside, *self._tasks.values())
         await asyncio.gather(*(keeper.stop(reason) for keeper in self._keepers.values()))
         await self._blocking(lambda: self._records.remove(list(self._keepers)), "forgetting the workers")
         await self._readiness.close()
@@ -170,11 +175,15 @@ class ManagerActor:
                 self._keep(msgspec.structs.replace(record, manager=self._id))
             else:
                 self._former[name] = record
+        self._beside = [asyncio.create_task(one(self._publisher, self._states)) for one in BESIDE]
         _log.info("manager.began", fleet=self._description.fleet, workers=sorted(self._keepers))
 
     async def _orphan(self, record: Record) -> bool:
         """Whether the worker outlived its manager. One that shares its manager's fate may only not be dead yet."""
         return record.detached and await self._hosts.find(record.spec.name) is not None
+
+    def _states(self) -> list[WorkerState]:
+        return [keeper.state for keeper in self._keepers.values()]
 
     def _keep(self, record: Record) -> None:
         scribe = Scribe(self._publisher, record.spec)
