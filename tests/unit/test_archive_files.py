@@ -11,7 +11,7 @@ from rollbook.adapters.archive.folder import ArchivePast, file_name
 from rollbook.adapters.archive.importing import check_files
 from rollbook.adapters.archive.reading import ArchiveFile
 from rollbook.adapters.archive.writing import write
-from rollbook.events import WorkerUp
+from rollbook.events import WorkerCordoned, WorkerSuspected, WorkerUp
 from rollbook.projections.history.moments import state_at
 from rollbook.projections.history.past import JoinedPast
 from rollbook.projections.history.replay import replay
@@ -118,6 +118,52 @@ async def test_a_log_made_from_an_archive_gives_the_same_archive_again(tmp_path)
     assert [line.restored for line in one[:40]] == [line.restored for line in two[:40]]
     assert (await state_at(again, CODEC, 44)).digest() == (await state_at(past, CODEC, 44)).digest()
     assert [s.stored_at async for b in again.read(1, 40) for s in b] == [s.stored_at for s in past.log.messages[:40]]
+
+
+W = f"rollbook.{FLEET}.worker.w"
+HEAD = b'{"specversion":"1.0","id":"1","source":"rollbook://%s/archive",' % FLEET.encode()
+NOTED = b'{"archivedsequence":"6","archivedtime":"2026-01-01T00:00:00.000000Z","archivedsubject":"%s",' % W.encode()
+OPAQUE = b'"type":"rollbook.archive.opaque","data_base64":"eHg="}'
+STRANGE = {
+    "letters that no name has": (f"{W}@1/2", b"x"),
+    "an escape in its subject": (f"rollbook.{FLEET}.worker.\x1b[31m", b"x"),
+    "letters of other scripts": (f"rollbook.{FLEET}.worker.wörk", b"x"),
+    "what an archive writes for such": (W, HEAD + OPAQUE),
+    "the same, unreadable": (W, HEAD + OPAQUE.replace(b"eHg=", b"!")),
+    "notes and a line break": (W, NOTED + b'\n"a":1}'),
+    "notes before what is no fact": (W, NOTED + b'"a":1'),
+    "notes twice": (W, NOTED + NOTED[1:] + b'"a":1}'),
+    "notes before what an archive writes": (
+        W,
+        NOTED + HEAD[1:] + OPAQUE,
+    ),
+    "the end of an archive": (W, b'{"rollbook":"end"}'),
+    "more than a fact may have": (W, b"\xff" * 5_000_000),
+    "bytes that are no text": (W, HEAD + b'"type":"rollbook.worker.x.v1","subject":"w","data":{},"x":"\xff"}'),
+}
+
+
+@pytest.mark.parametrize("which", STRANGE)
+async def test_no_message_keeps_a_log_from_being_archived(tmp_path, which):
+    """[I9] Whatever somebody published."""
+    past = await told(a_history(5, 5))
+    await past.garbage(*STRANGE[which])
+    await past.say(WorkerCordoned(worker="w", by="ann", why="rollbook.archive.opaque is no name for a worker"))
+    path = tmp_path / "run.jsonl.zst"
+    written = await save(past, path)
+    files = [ArchiveFile.open(path)]
+    assert check_files(files, CODEC).digest() == written.digest
+    assert await everything(ArchivePast(files), 1, 7) == await everything(past, 1, 7)
+
+
+async def test_a_part_of_a_log_of_many_workers_can_be_read_again(tmp_path):
+    """Its head holds the state before it, which is as large as the fleet is."""
+    past = await told(
+        WorkerSuspected(worker=f"rollout-{n}-0", incarnation=1, reason="no answer " * 100) for n in range(4000)
+    )
+    await save(past, tmp_path / "part.jsonl.zst", 4000, 4000)
+    assert len(lines(tmp_path / "part.jsonl.zst")[0]) > 4 << 20
+    assert len(check_files([ArchiveFile.open(tmp_path / "part.jsonl.zst")], CODEC).roster.workers) == 4000
 
 
 # ---------------------------------------------------------------- damage

@@ -38,3 +38,24 @@ def test_what_cannot_take_notes_gets_none(payload):
 def test_no_bytes_break_the_reading_of_notes(payload):
     assert without_notes(payload) == payload or read_notes(payload) is not None
     read_notes(b'{"archivedsequence":"' + payload)
+
+
+@pytest.mark.parametrize(
+    "subject", ["rollbook.f.worker.\x1b[31m", "rollbook.f.worker.w/1", "rollbook.f.worker.wörk", "%41", "a" * 4096]
+)
+def test_a_subject_that_is_no_facts_is_noted_with_every_letter(subject):
+    assert read_notes(add_notes(PAYLOAD, Notes(1, 1.0, subject))).subject == subject
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "1969-12-31T23:59:59.00Z"])
+def test_a_time_that_no_log_has_is_no_note(time):
+    """Anybody may publish what looks like notes, and no time in it may end a command that shows times."""
+    noted = add_notes(PAYLOAD, NOTES)
+    forged = noted.replace(noted[noted.index(b"2025") :][:27], time.encode(), 1)
+    assert forged != noted
+    assert read_notes(forged) is None
+
+
+@pytest.mark.parametrize("moment", [-1.0, 1e11, float("inf"), float("nan")])
+def test_a_time_that_no_log_has_is_not_noted(moment):
+    assert add_notes(PAYLOAD, Notes(1, moment, "rollbook.f.fleet")) is None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from typing import Final
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -20,8 +21,11 @@ PREFIX: Final = b'{"archivedsequence":"'
 
 _NOTES: Final = re.compile(
     rb'\{"archivedsequence":"(?P<sequence>[0-9]{1,16})","archivedtime":"(?P<time>[0-9TZ:.+-]{20,40})",'
-    rb'"archivedsubject":"(?P<subject>[A-Za-z0-9._-]{1,300})",'
+    rb'"archivedsubject":"(?P<subject>[A-Za-z0-9._~%-]{1,13000})",'
 )
+"""A subject that is no fact's may hold any letter; it is percent-encoded."""
+_LATEST: Final = 2**63 / 1e9
+"""Seconds since the epoch; a log has no time beyond it, nor one before the epoch."""
 
 
 class Notes(msgspec.Struct, frozen=True, gc=False):
@@ -35,10 +39,13 @@ class Notes(msgspec.Struct, frozen=True, gc=False):
 
 def add_notes(payload: bytes, notes: Notes) -> bytes | None:
     """The envelope with its notes. None if it cannot take them: no JSON object of one line, or it begins like one."""
+    if not 0 <= notes.stored_at < _LATEST:
+        return None
     if not payload.startswith(b'{"') or payload.startswith(PREFIX) or b"\n" in payload or b"\r" in payload:
         return None
     time = datetime.fromtimestamp(notes.stored_at, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-    head = f'{{"archivedsequence":"{notes.sequence}","archivedtime":"{time}","archivedsubject":"{notes.subject}",'
+    subject = quote(notes.subject, safe="")
+    head = f'{{"archivedsequence":"{notes.sequence}","archivedtime":"{time}","archivedsubject":"{subject}",'
     noted = head.encode() + payload[1:]
     return noted if read_notes(noted) is not None else None
 
@@ -50,9 +57,11 @@ def read_notes(payload: bytes) -> Notes | None:
         return None
     try:
         stored_at = parse_rfc3339(found["time"].decode())
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
-    return Notes(int(found["sequence"]), stored_at, found["subject"].decode())
+    if not 0 <= stored_at < _LATEST:
+        return None
+    return Notes(int(found["sequence"]), stored_at, unquote(found["subject"].decode()))
 
 
 def without_notes(payload: bytes) -> bytes:

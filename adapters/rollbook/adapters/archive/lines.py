@@ -20,6 +20,10 @@ from rollbook.projections.ports import Stored
 FORMAT: Final = 1
 _CHECKED: Final = re.compile(rb'\{"archivedcheck":"(?P<check>[0-9a-f]{16})",')
 _OPAQUE: Final = "rollbook.archive.opaque"
+_IS_OPAQUE: Final = re.compile(
+    rb'\{"specversion":"1\.0","id":"[0-9]+","source":"[^"\\]+","type":"rollbook\.archive\.opaque",'
+)
+"""How `_body` begins such a line. No fact of a log does: its type would be of no family."""
 
 
 class Base(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +66,6 @@ class End(msgspec.Struct, frozen=True, kw_only=True, tag_field="rollbook", tag="
 
 
 class _Opaque(msgspec.Struct, frozen=True):
-    type: str
     data_base64: str
 
 
@@ -98,12 +101,16 @@ def next_check(check: str, body: bytes) -> str:
 
 def _body(stored: Stored, codec: Codec) -> bytes:
     """The line without its check: what a log made from it holds."""
-    notes = read_notes(stored.payload)
-    if notes is not None and (notes.sequence, notes.subject) == (stored.sequence, stored.subject):
-        return stored.payload  # of a log that was itself made from an archive
     notes = Notes(stored.sequence, stored.stored_at, stored.subject)
-    if _is_json(stored, codec) and (noted := add_notes(stored.payload, notes)) is not None:
-        return noted
+    if _is_fact(stored, codec):
+        noted_before = read_notes(stored.payload)
+        if noted_before is not None and (noted_before.sequence, noted_before.subject) == (
+            notes.sequence,
+            notes.subject,
+        ):
+            return stored.payload  # of a log that was itself made from an archive
+        if (noted := add_notes(stored.payload, notes)) is not None:
+            return noted
     opaque: dict[str, Any] = {
         "specversion": "1.0",
         "id": f"{stored.sequence}",
@@ -113,11 +120,14 @@ def _body(stored: Stored, codec: Codec) -> bytes:
     }
     noted = add_notes(_encoder.encode(opaque), notes)
     if noted is None:
-        raise Malformed(f"the subject of sequence {stored.sequence} cannot be written down: {stored.subject[:80]!r}")
+        raise Malformed(f"sequence {stored.sequence} cannot be written down: its time is {stored.stored_at}")
     return noted
 
 
-def _is_json(stored: Stored, codec: Codec) -> bool:
+def _is_fact(stored: Stored, codec: Codec) -> bool:
+    """Whether it can stand as it is, on one line. All else, whatever its bytes are, is packed [I9]."""
+    if b"\n" in stored.payload:
+        return False
     try:
         codec.decode(stored.payload, subject=stored.subject, sequence=stored.sequence)
         stored.payload.decode()
@@ -141,11 +151,9 @@ def unpack(line: bytes, check: str, sequence: int) -> tuple[Stored, bytes, str]:
     if said != next_check(check, body):
         raise Malformed(f"it (sequence {sequence}) was changed after it was written: its check does not fit")
     payload, restored = without_notes(body), body
-    if payload.startswith(b'{"specversion":"1.0","id":"') and _OPAQUE.encode() in payload:
+    if _IS_OPAQUE.match(payload):
         try:
-            opaque = _opaques.decode(payload)
-            if opaque.type == _OPAQUE:
-                payload = restored = base64.b64decode(opaque.data_base64, validate=True)
+            payload = restored = base64.b64decode(_opaques.decode(payload).data_base64, validate=True)
         except (msgspec.MsgspecError, ValueError) as exc:
             raise Malformed(f"its content cannot be read ({exc})") from exc
     return Stored(sequence, notes.subject, payload, notes.stored_at), restored, said

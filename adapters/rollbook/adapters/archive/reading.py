@@ -14,8 +14,9 @@ from rollbook.adapters.archive.errors import ArchiveError, DamagedArchive
 from rollbook.adapters.archive.lines import FORMAT, End, Head, Malformed, first_check, unpack
 from rollbook.projections.ports import Snapshot, Stored
 
-LONGEST_LINE: Final = 4 << 20
-"""Bytes. A payload has at most 1 MiB; what cannot stand in JSON is a third longer, and notes come on top."""
+LONGEST_LINE: Final = 1 << 30
+"""Bytes. A server takes payloads of up to 64 MiB, which are a third longer here; and the head holds a whole state, 20
+MB for 10,000 workers. A file that is no archive does not fill the memory."""
 
 _heads = msgspec.json.Decoder(Head)
 _ends = msgspec.json.Decoder(End)
