@@ -165,11 +165,12 @@ async def test_a_silent_server_is_noticed(server, log, reading, monkeypatch):
 async def test_a_lost_delivery_is_read_again(log, reading, monkeypatch):
     take, lost = pull.Pull._take, []
 
-    def lossy(self, subject, reply, payload, headers):
-        if payload == b"lose me" and not lost:
-            lost.append(payload)
-            return
-        take(self, subject, reply, payload, headers)
+    def lossy(self, run):
+        for message in run:
+            if message[2] == b"lose me" and not lost:
+                lost.append(message)
+            else:
+                take(self, [message])
 
     monkeypatch.setattr(pull.Pull, "_take", lossy)
     read = reading()
@@ -183,11 +184,12 @@ async def test_a_lost_last_delivery_is_noticed_by_the_heartbeat(log, reading, mo
     monkeypatch.setattr(pull, "HEARTBEAT", 0.1)
     take, lost = pull.Pull._take, []
 
-    def lossy(self, subject, reply, payload, headers):
-        if payload == b"lose me" and not lost:
-            lost.append(payload)
-            return
-        take(self, subject, reply, payload, headers)
+    def lossy(self, run):
+        for message in run:
+            if message[2] == b"lose me" and not lost:
+                lost.append(message)
+            else:
+                take(self, [message])
 
     monkeypatch.setattr(pull.Pull, "_take", lossy)
     read = reading()

@@ -26,7 +26,7 @@ import structlog
 from nats.aio.client import Client as NatsClient
 from nats.aio.subscription import Subscription
 
-from rollbook.adapters.jetstream.wire import BulkParser, Take, hand_over
+from rollbook.adapters.jetstream.wire import BulkParser, Take, TakeRun, hand_over, one_by_one
 from rollbook.projections.ports import LogUnavailable
 
 _log = structlog.get_logger(__name__)
@@ -109,7 +109,7 @@ class Client(NatsClient):
 
     def __init__(self) -> None:
         super().__init__()
-        self._sinks: dict[int, Take] = {}
+        self._sinks: dict[int, TakeRun] = {}
         self._ps = BulkParser(self, self._sinks)
         self.closing = False
         """Whether it was us who closed it."""
@@ -127,6 +127,10 @@ class Client(NatsClient):
 
     async def sink(self, take: Take, subject: str | None = None) -> Sink:
         """Hand every message on `subject` (a new inbox by default; wildcards are allowed) to `take`."""
+        return await self.sink_of_runs(one_by_one(take), subject)
+
+    async def sink_of_runs(self, take: TakeRun, subject: str | None = None) -> Sink:
+        """As `sink`, for one that takes at once what has arrived at once. If it raises, the whole run is lost to it."""
         never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         subscription = await self.subscribe(subject or self.new_inbox(), future=never)
         self._sinks[subscription._id] = take  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - nowhere public
@@ -234,7 +238,7 @@ class Client(NatsClient):
         if take is None:
             await super()._process_msg(sid, subject, reply, data, headers)
             return
-        hand_over(take, subject, reply, data, headers)
+        hand_over(take, [(subject, reply, data, headers)])
 
     async def close(self) -> None:
         """Close it for good. Whoever waits for an answer gets `LogUnavailable`."""

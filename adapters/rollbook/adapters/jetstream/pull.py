@@ -22,6 +22,7 @@ import nats.errors
 
 from rollbook.adapters.jetstream.api import NANO, Refused, question
 from rollbook.adapters.jetstream.client import Client, Sink
+from rollbook.adapters.jetstream.wire import Arrived
 from rollbook.projections.ending import end
 from rollbook.projections.ports import LogError, LogUnavailable, Stored
 
@@ -45,6 +46,11 @@ INACTIVE: Final = 30.0
 
 _ENDED: Final = (b"408", b"409 Message Size Exceeds MaxBytes", b"409 Batch Completed")
 """Statuses that end one request and nothing else; the rest of its credit comes back."""
+
+
+_ACK: Final = 9
+"""Tokens of `$JS.ACK.<stream>.<consumer>.<tries>.<sequence>.<delivery>.<nanoseconds>.<pending>`: the reply of every
+delivery. With a JetStream domain there are two more before the stream, and one at the end."""
 
 
 class Broken(Exception):
@@ -109,7 +115,7 @@ class Pull:
             raise LogUnavailable(f"stream {stream} cannot be read: {exc.description}") from exc
         pull = cls(client, stream, consumer, max(first, 1), subjects)
         try:
-            pull._sink = await client.sink(pull._take)
+            pull._sink = await client.sink_of_runs(pull._take)
         except (nats.errors.Error, OSError) as exc:
             raise LogUnavailable(f"stream {stream} cannot be read: {exc}") from exc
         client.disconnections.add(pull._disconnected)
@@ -154,25 +160,29 @@ class Pull:
         except (nats.errors.Error, OSError) as exc:
             self._break(str(exc))
 
-    def _take(self, subject: bytes, reply: bytes, payload: bytes, headers: bytes | None) -> None:
+    def _take(self, run: Sequence[Arrived]) -> None:
         self._alive = True
-        if not reply.startswith(b"$JS.ACK."):
-            self._status(headers or b"")
-            return
-        if self._broken is not None:
-            return
-        # $JS.ACK.<stream>.<consumer>.<tries>.<sequence>.<delivery>.<nanoseconds>.<pending>, and with a JetStream domain
-        # two tokens more at the front and one at the end.
-        if reply.count(b".") == 11:  # noqa: PLR2004 - twelve tokens
-            reply = reply.rpartition(b".")[0]
-        _, sequence, delivery, stored_at, _ = reply.rsplit(b".", 4)
-        if int(delivery) != self._delivered + 1:
-            self._break(f"delivery {int(delivery)} arrived after {self._delivered}")
-            return
-        self._delivered += 1
-        self._newest = newest = int(sequence)
-        self._buffer.append(Stored(newest, str(subject, "utf-8", "replace"), payload, int(stored_at) / NANO))
-        if self._waiter is not None:
+        append, newest, delivered = self._buffer.append, self._newest, self._delivered
+        for subject, reply, payload, headers in run:
+            tokens = reply.split(b".")
+            if len(tokens) == _ACK:
+                _, _, _, _, _, sequence, delivery, stored_at, _ = tokens
+            elif len(tokens) > _ACK:
+                sequence, delivery, stored_at = tokens[7:10]
+            else:
+                self._delivered = delivered
+                self._status(headers or b"")
+                continue
+            if self._broken is not None:
+                break
+            delivered += 1
+            if int(delivery) != delivered:
+                self._break(f"delivery {int(delivery)} arrived after {delivered - 1}")
+                break
+            newest = int(sequence)
+            append(Stored(newest, str(subject, "utf-8", "replace"), payload, int(stored_at) / NANO))
+        self._newest, self._delivered = newest, delivered
+        if self._buffer:
             self._wake()
 
     def _status(self, headers: bytes) -> None:
