@@ -3,13 +3,15 @@
 import asyncio
 import contextlib
 
+import msgspec
 import pytest
 from support.histories import a_history
 from support.nats import DEADLINE
+from support.past import told
 
 from rollbook.adapters.archive import importing, trimming
-from rollbook.adapters.archive.errors import ArchiveError
-from rollbook.adapters.archive.folder import ArchivePast
+from rollbook.adapters.archive.errors import ArchiveError, DamagedArchive
+from rollbook.adapters.archive.folder import ArchivePast, file_name
 from rollbook.adapters.archive.importing import import_files
 from rollbook.adapters.archive.trimming import archive
 from rollbook.adapters.archive.writing import write
@@ -17,12 +19,13 @@ from rollbook.adapters.cli.reading import read_in_order
 from rollbook.adapters.clock import SystemClock
 from rollbook.adapters.history import open_history
 from rollbook.adapters.ids import UuidV7
+from rollbook.adapters.jetstream.api import question
 from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.jetstream.log import JetStreamLog
 from rollbook.adapters.jetstream.provision import provision
 from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
 from rollbook.adapters.publisher import Publisher
-from rollbook.events import Codec, Registered, Undecodable, WorkerDown, WorkerUp, worker_subject
+from rollbook.events import Codec, Registered, Undecodable, WorkerDown, WorkerUp, stream_name, worker_subject
 from rollbook.projections.history.filters import Filter
 from rollbook.projections.history.moments import state_at
 from rollbook.projections.history.past import JoinedPast, LogPast
@@ -331,19 +334,19 @@ async def _subjects(fleet_log):
     return {stored.subject for stored in await fleet_log.messages()}
 
 
+async def _dies(*_):
+    raise ConnectionResetError("killed")
+
+
 async def test_an_archiving_that_died_after_its_file_is_finished_by_the_next(fleet_log, tmp_path, monkeypatch):
     whole = await fleet_log.messages()
     await fleet_log.keep(1500, 2500)
 
-    async def dies(*_):
-        raise ConnectionResetError("killed")
-
-    forget = trimming._forget
-    monkeypatch.setattr(trimming, "_forget", dies)
-    with pytest.raises(ConnectionResetError):
-        await _archive(fleet_log, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(trimming, "_forget", _dies)
+        with pytest.raises(ConnectionResetError):
+            await _archive(fleet_log, tmp_path)
     assert (await fleet_log.log.state()).first_sequence == 1
-    monkeypatch.setattr(trimming, "_forget", forget)
     done = await _archive(fleet_log, tmp_path)
     assert done.file is None
     assert done.forgotten > 1400
@@ -353,12 +356,78 @@ async def test_an_archiving_that_died_after_its_file_is_finished_by_the_next(fle
 
 async def test_nothing_is_archived_without_enough_snapshots_or_the_files_before(fleet_log, tmp_path):
     await fleet_log.keep(1500)
-    with pytest.raises(ArchiveError, match="confirms only 1"):
+    with pytest.raises(ArchiveError, match="only 1 that the log confirms"):
         await _archive(fleet_log, tmp_path / "a")
     await _archive(fleet_log, tmp_path / "a", keep=1)
     await fleet_log.keep(2000)
     with pytest.raises(ArchiveError, match="begins at sequence 1500"):
         await _archive(fleet_log, tmp_path / "b", keep=1)
+
+
+async def test_nothing_is_forgotten_that_the_folder_holds_of_another_log(fleet_log, tmp_path):
+    """A stream that was made anew, its fleet called the same: the files of the old one say nothing of it."""
+    await fleet_log.keep(2000)
+    await _archive(fleet_log, tmp_path / "long", keep=1)
+    await question(fleet_log.client, f"STREAM.DELETE.{stream_name(fleet_log.name)}", timeout=DEADLINE)
+    await provision(fleet_log.client, fleet_log.name, timeout=DEADLINE)
+    await fleet_log.say(*a_history(20, 100))
+    await fleet_log.keep(80)
+    whole = await fleet_log.messages()
+    with pytest.raises(ArchiveError, match="sequence 1 is another message in the log than in its file"):
+        await _archive(fleet_log, tmp_path / "long", keep=1)
+    for beginning in (40, 79):  # files that end before the cut are not gone on with, either
+        folder = tmp_path / f"short-{beginning}"
+        folder.mkdir()
+        other = await told(a_history(21, beginning))
+        path = folder / file_name(fleet_log.name, 1, beginning)
+        await write(other, Codec(fleet_log.name), (1, beginning), path, identity="x", written=WHEN)
+        with pytest.raises(ArchiveError, match="sequence 1 is another message"):
+            await _archive(fleet_log, folder, keep=1)
+        assert len(list(folder.glob("*.zst"))) == 1
+    assert await fleet_log.messages() == whole
+
+
+async def test_nothing_is_forgotten_whose_file_was_damaged_since(fleet_log, tmp_path, monkeypatch):
+    await fleet_log.keep(1500)
+    with monkeypatch.context() as patch:
+        patch.setattr(trimming, "_forget", _dies)
+        with pytest.raises(ConnectionResetError):
+            await _archive(fleet_log, tmp_path, keep=1)
+    [path] = tmp_path.glob("*.zst")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x55
+    path.write_bytes(content)
+    with pytest.raises(DamagedArchive):
+        await _archive(fleet_log, tmp_path, keep=1)
+    assert (await fleet_log.log.state()).first_sequence == 1
+    path.unlink()
+    assert (await _archive(fleet_log, tmp_path, keep=1)).file is not None
+
+
+async def test_a_second_archiving_at_the_same_time_is_turned_away(fleet_log, tmp_path, monkeypatch):
+    whole = await fleet_log.messages()
+    await fleet_log.keep(1500, 2500)
+    (tmp_path / f"{file_name(fleet_log.name, 1, 700)}.part").write_bytes(b"of one that died")
+    done = await asyncio.gather(
+        *(_archive(fleet_log, tmp_path, keep=keep) for keep in (1, 2, 1)), return_exceptions=True
+    )
+    assert [type(one) for one in done].count(ArchiveError) == 2
+    assert any("is held by another process, which is archiving" in str(one) for one in done)
+    await _archive(fleet_log, tmp_path, keep=1)
+    joined = JoinedPast(ArchivePast.open(tmp_path, fleet_log.name), fleet_log.past)
+    assert same(await fleet_log.messages(joined), whole)
+    assert list(tmp_path.glob("*.part")) == []
+
+
+async def test_what_this_version_cannot_start_from_is_no_snapshot_to_keep(fleet_log, tmp_path):
+    await fleet_log.keep(1500)
+    stored = await fleet_log.log.get(2000)
+    state = await state_at(fleet_log.past, fleet_log.codec, 2000)
+    snapshot = state.snapshot((await fleet_log.log.state()).identity, message_id(stored))
+    await fleet_log.snapshots.save(msgspec.structs.replace(snapshot, schema=snapshot.schema - 1))
+    with pytest.raises(ArchiveError, match="only 1 that the log confirms"):
+        await _archive(fleet_log, tmp_path)
+    assert (await _archive(fleet_log, tmp_path, keep=1)).cut == 1500
 
 
 async def test_provisioning_again_keeps_the_cut(fleet_log, tmp_path):

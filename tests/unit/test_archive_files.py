@@ -1,5 +1,7 @@
 """An archive gives back exactly what was written, or names the line that is not as it was."""
 
+import asyncio
+
 import pytest
 import zstandard
 from support.core import CODEC, FLEET
@@ -255,10 +257,44 @@ async def test_a_file_that_is_there_is_not_written_over(tmp_path):
         await save(past, tmp_path / "run.jsonl.zst")
 
 
+async def test_two_that_write_one_file_do_not_write_into_each_other(tmp_path):
+    past = await told(a_history(6, 3000))
+    path = tmp_path / "run.jsonl.zst"
+
+    class Slow(Told):
+        """Hands over a little at a time."""
+
+        async def read(self, first, last, subjects=()):
+            async for batch in past.read(first, last, subjects):
+                for begin in range(0, len(batch), 100):
+                    yield batch[begin : begin + 100]
+                    await asyncio.sleep(0)
+
+    ways = (write(Slow(), CODEC, (1, 3000), path, identity=name, written=WHEN) for name in ("one", "two"))
+    done = await asyncio.gather(*ways, return_exceptions=True)
+    assert sorted(type(one).__name__ for one in done) == ["ArchiveError", "Written"]
+    assert "is held by another process, which is writing run.jsonl.zst" in str(done)
+    assert ArchiveFile.open(path).verify().last == 3000
+    assert list(tmp_path.iterdir()) == [path]
+
+
+async def test_what_one_that_died_left_half_written_is_written_over(tmp_path):
+    past = await a_past()
+    (tmp_path / "run.jsonl.zst.part").write_bytes(b"x" * 1_000_000)
+    written = await save(past, tmp_path / "run.jsonl.zst")
+    assert written.size < 1_000_000
+    assert ArchiveFile.open(tmp_path / "run.jsonl.zst").verify().last == 44
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 async def test_what_is_no_archive_is_said_so(tmp_path):
     path = tmp_path / "run.jsonl.zst"
     path.write_text("hello")
     with pytest.raises(ArchiveError, match="not compressed with zstandard"):
+        ArchiveFile.open(path)
+    whole = zstandard.ZstdCompressor(write_checksum=True).compress(b'{"type":"x"}\n')
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(DamagedArchive, match="line 1: the file is damaged here or soon after"):
         ArchiveFile.open(path)
     rewrite(path, [b'{"type":"x"}\n'])
     with pytest.raises(ArchiveError, match="first line"):

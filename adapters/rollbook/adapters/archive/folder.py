@@ -57,12 +57,13 @@ class ArchivePast:
         begin, end = await self.ends()
         if first <= last and (first < begin or last > end):
             raise HistoryHole(first if first < begin else max(first, end + 1), f"the archive holds {begin} to {end}")
-        messages = self._messages(first, last, subjects)
+        messages = self.messages(first, last, subjects)
         while batch := list(itertools.islice(messages, BATCH)):
             yield batch
             await asyncio.sleep(0)
 
-    def _messages(self, first: int, last: int, subjects: Sequence[str]) -> Iterator[Stored]:
+    def messages(self, first: int, last: int, subjects: Sequence[str] = ()) -> Iterator[Stored]:
+        """As `read`, one at a time, and as much of it as there is. Raises `DamagedArchive`."""
         for file in self.files:
             if file.head.last < first or file.head.first > last:
                 continue
@@ -78,7 +79,7 @@ class ArchivePast:
         wanted = set(sequences)
         if not wanted:
             return []
-        return [stored for stored in self._messages(min(wanted), max(wanted), ()) if stored.sequence in wanted]
+        return [stored for stored in self.messages(min(wanted), max(wanted)) if stored.sequence in wanted]
 
     async def first_at(self, moment: float) -> int:
         """Only the file that the moment falls into is read."""

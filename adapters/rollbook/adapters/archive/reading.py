@@ -125,6 +125,13 @@ def _lines(path: Path) -> Generator[Iterator[bytes]]:
         yield _split(path, io.BufferedReader(stream, 1 << 20))
 
 
+def _is_compressed(path: Path) -> bool:
+    import zstandard
+
+    with path.open("rb") as raw:
+        return raw.read(len(zstandard.FRAME_HEADER)) == zstandard.FRAME_HEADER
+
+
 def _split(path: Path, reader: io.BufferedReader) -> Iterator[bytes]:
     import zstandard
 
@@ -134,7 +141,7 @@ def _split(path: Path, reader: io.BufferedReader) -> Iterator[bytes]:
         try:
             line = reader.readline(LONGEST_LINE)
         except zstandard.ZstdError as exc:
-            if number == 1:
+            if number == 1 and not _is_compressed(path):
                 raise ArchiveError(f"{path} is no archive: it is not compressed with zstandard") from exc
             raise DamagedArchive(path, number, f"the file is damaged here or soon after ({exc})") from exc
         if not line:

@@ -16,8 +16,9 @@ import msgspec
 
 from rollbook.adapters.archive.errors import ArchiveError
 from rollbook.adapters.archive.folder import SUFFIX, ArchivePast, file_name
+from rollbook.adapters.archive.holding import held
 from rollbook.adapters.archive.reading import ArchiveFile
-from rollbook.adapters.archive.writing import Written, write
+from rollbook.adapters.archive.writing import PART, Written, write
 from rollbook.adapters.jetstream.api import ARCHIVED_BEFORE, Refused, question
 from rollbook.adapters.jetstream.client import Client
 from rollbook.adapters.jetstream.log import JetStreamLog
@@ -25,6 +26,7 @@ from rollbook.adapters.publisher.reader import incarnation_of
 from rollbook.events import Codec, Undecodable, stream_name
 from rollbook.projections.history.past import JoinedPast, LogPast
 from rollbook.projections.ports import LogUnavailable, SnapshotStore, Stored
+from rollbook.projections.state.fold import message_id, restore
 
 PURGES_IN_FLIGHT: Final = 16
 
@@ -55,48 +57,83 @@ async def archive(
 ) -> Archived:
     """Move what is older than the `keep` newest snapshots into `folder`. `written` is the time, RFC 3339.
 
-    Nothing is forgotten before its file is on the disk and was read back whole. Raises `ArchiveError`,
+    Nothing is forgotten that was not found in the files, on the disk, just before. Raises `ArchiveError`,
     `LogUnavailable`, `HistoryHole`.
     """
     live = LogPast(log, snapshots)
     codec = Codec(fleet)
-    cut = await _cut(live, keep)
-    older = _open_folder(folder, fleet)
-    begin, _ = await live.ends()
-    _, archived = await older.ends()
+    _make(folder)
+    with held(folder / f".{fleet}.lock", f"archiving fleet {fleet!r} into {folder}"):
+        cut = await _cut(live, keep)
+        begin, _ = await live.ends()
+        made = await _save(live, codec, folder, begin, cut, written)
+        await _compare(ArchivePast.open(folder, fleet), live, begin, cut - 1)
+        forgotten, kept = await _forget(client, log, codec, cut)
+    return Archived(cut, made, forgotten, kept)
+
+
+async def _save(live: LogPast, codec: Codec, folder: Path, begin: int, cut: int, written: str) -> Written | None:
+    """Write what the folder does not have of all that is older than `cut`; None if it has it."""
+    fleet = codec.fleet
+    _sweep(folder, fleet)
+    older = ArchivePast.open(folder, fleet)
+    first, archived = await older.ends()
     if not older.files and begin > 1:
         raise ArchiveError(
             f"the log of fleet {fleet!r} begins at sequence {begin}, and {folder} does not hold what was archived or "
             f"imported before. Name the folder that does, or put those files ({SUFFIX}) into it"
         )
-    if older.files and begin > archived + 1:
-        raise ArchiveError(f"{folder} ends at sequence {archived}, and the log begins at {begin}: a file is missing")
-    made: Written | None = None
-    if archived < cut - 1:
-        past = JoinedPast(older, live) if older.files else live
-        span = (archived + 1, cut - 1)
-        identity = (await live.state()).identity
-        made = await write(past, codec, span, folder / file_name(fleet, *span), identity=identity, written=written)
-        ArchiveFile.open(Path(made.path), fleet).verify()
-    forgotten, kept = await _forget(client, log, codec, min(cut, max(archived, cut - 1) + 1))
-    return Archived(cut, made, forgotten, kept)
+    if older.files and not first <= begin <= archived + 1:
+        raise ArchiveError(
+            f"{folder} holds sequences {first} to {archived}, and the log begins at {begin}: a file is missing"
+        )
+    if archived >= cut - 1:
+        return None
+    # Before a file goes on where another log's end: what both have must be the same.
+    await _compare(older, live, begin, archived)
+    past = JoinedPast(older, live) if older.files else live
+    span = (archived + 1, cut - 1)
+    identity = (await live.state()).identity
+    made = await write(past, codec, span, folder / file_name(fleet, *span), identity=identity, written=written)
+    ArchiveFile.open(Path(made.path), fleet).verify()
+    return made
 
 
-def _open_folder(folder: Path, fleet: str) -> ArchivePast:
+def _sweep(folder: Path, fleet: str) -> None:
+    """Remove what somebody who died left half-written. The folder is held, so nobody else writes here now."""
+    for part in folder.glob(f"{fleet}.*{SUFFIX}{PART}"):
+        part.unlink(missing_ok=True)
+
+
+async def _compare(files: ArchivePast, live: LogPast, first: int, last: int) -> None:
+    """Raise `ArchiveError` unless the files hold all that the log holds from `first` to `last`, just as it does."""
+    theirs = files.messages(first, last)
+    async for batch in live.read(first, last):
+        for stored in batch:
+            found = next(theirs, None)
+            if found is None or message_id(found) != message_id(stored):
+                raise ArchiveError(
+                    f"sequence {stored.sequence} is another message in the log than in its file: the files are of "
+                    f"another log of fleet {files.files[0].head.fleet!r}, or were changed. Nothing was forgotten. Name "
+                    "another folder for this log"
+                )
+        await asyncio.sleep(0)
+
+
+def _make(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
         raise ArchiveError(f"{folder} cannot be made: {exc.strerror}") from exc
-    return ArchivePast.open(folder, fleet)
 
 
 async def _cut(live: LogPast, keep: int) -> int:
     """The sequence of the oldest snapshot that is kept; the log must go on confirming it."""
-    found = [snapshot.sequence async for snapshot in live.snapshots()]
+    found = [snapshot.sequence async for snapshot in live.snapshots() if restore(snapshot) is not None]
     if len(found) < keep:
         raise ArchiveError(
-            f"{keep} snapshots are to be kept, and the log confirms only {len(found)}: nothing was archived. A "
-            "controller takes them; archive later, or keep fewer with --keep"
+            f"{keep} snapshots are to be kept, and there are only {len(found)} that the log confirms and this version "
+            "reads: nothing was archived. A controller takes them; archive later, or keep fewer with --keep"
         )
     return found[keep - 1]
 

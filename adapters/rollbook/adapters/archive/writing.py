@@ -11,12 +11,15 @@ from typing import IO, Final
 import msgspec
 
 from rollbook.adapters.archive.errors import ArchiveError
+from rollbook.adapters.archive.holding import held
 from rollbook.adapters.archive.lines import FORMAT, Base, End, Head, Malformed, encode, first_check, pack
 from rollbook.events import Codec
 from rollbook.projections.history.moments import copy_of, state_at
 from rollbook.projections.history.past import Past
 from rollbook.projections.state.fold import SCHEMA, State
 
+PART: Final = ".part"
+"""Behind the name of a file that is not whole."""
 LEVEL: Final = 9
 """zstandard's: facts shrink to about a tenth, at more than the speed at which the log is read."""
 
@@ -88,26 +91,28 @@ def _finished(path: Path) -> Generator[IO[bytes]]:
     """A compressed file that gets its name once it is whole and on the disk; nothing is left of one that failed."""
     import zstandard
 
-    if path.exists():
-        raise ArchiveError(f"{path} is there already: name another file, or move it away")
-    part = path.with_name(f"{path.name}.part")
-    try:
-        raw = part.open("wb")
-    except OSError as exc:
-        raise ArchiveError(f"{path} cannot be written: {exc.strerror}") from exc
-    try:
-        with raw:
+    part = path.with_name(f"{path.name}{PART}")
+    _refuse_existing(path)
+    with held(part, f"writing {path.name}") as raw:
+        try:
+            _refuse_existing(path)
+            raw.truncate()  # what somebody who died left
             parameters = zstandard.ZstdCompressionParameters.from_level(LEVEL, write_checksum=True)
             with zstandard.ZstdCompressor(compression_params=parameters).stream_writer(raw, closefd=False) as file:
                 yield file
             raw.flush()
             os.fsync(raw.fileno())
-        part.replace(path)
-        _sync_folder(path.parent)
-    except OSError as exc:
-        raise ArchiveError(f"{path} cannot be written: {exc.strerror or exc}") from exc
-    finally:
-        part.unlink(missing_ok=True)
+            part.replace(path)
+            _sync_folder(path.parent)
+        except OSError as exc:
+            raise ArchiveError(f"{path} cannot be written: {exc.strerror or exc}") from exc
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.exists():
+        raise ArchiveError(f"{path} is there already: name another file, or move it away")
 
 
 def _sync_folder(folder: Path) -> None:
