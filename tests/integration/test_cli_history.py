@@ -175,6 +175,40 @@ def test_other_gates_are_shown_against_what_was(call, a_run, folder):
     call("replay", "--with", "gates.toml", code=Exit.USAGE)
 
 
+@pytest.mark.parametrize(
+    "gates",
+    [
+        "pools = 3",
+        "[pools]\nrollout = 5",
+        '[[pools]]\nname = "rollout"',
+        "proxies = 3",
+        'proxies = ["a"]',
+        '[proxies]\nname = "a"',
+        "[[proxies]]\nname = []",
+        "[[proxies]]\npools = []",
+        '[[proxies]]\nname = "new"',
+        "[pools.rollout]\nno_such_key = 1",
+        "[pools",
+        "\0",
+    ],
+)
+def test_gates_that_are_none_are_said_so(call, a_run, folder, gates):
+    (folder / "gates.toml").write_text(gates)
+    assert "gates.toml" in call("replay", "--with", "gates.toml", code=Exit.USAGE)
+
+
+def test_a_comparison_with_nothing_says_so(call, a_run, capsys):
+    call("replay")
+    assert run(["replay", "--check"], os.environ) == Exit.DONE
+    assert "nothing to compare with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [("timeline", "-o", "x.svg"), ("log",), ("log", "--follow"), ("export", "x")])
+def test_what_begins_beyond_the_end_is_said_and_not_waited_for(call, a_run, command):
+    said = call(*command, "--since", "5000", code=Exit.FAILED)
+    assert "there is no sequence 5000 yet: the log ends at 5" in said
+
+
 def test_a_file_is_read_replayed_and_made_a_log_again(call, a_run, folder, start_nats):
     digest = call("replay", "--json")["replayed"]["digest"]
     assert call("export", "run.jsonl.zst", "--json")["digest"] == digest

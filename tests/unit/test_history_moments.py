@@ -1,14 +1,26 @@
 """A moment is a sequence or a time, and gives one state, whatever it is folded from [I5]."""
 
+import asyncio
 import math
 
 import pytest
 from support.core import CODEC
 from support.histories import a_history
-from support.past import BEGAN, told
+from support.past import BEGAN, Told, told
 
 from rollbook.events import WorkerDown, WorkerUp
-from rollbook.projections.history.moments import NOW, Moment, NoSuchMoment, fold, parse_moment, sequence_of, state_at
+from rollbook.events.archived import Notes, add_notes
+from rollbook.projections.history.moments import (
+    NOW,
+    Moment,
+    NoSuchMoment,
+    first_from,
+    fold,
+    parse_moment,
+    sequence_of,
+    state_at,
+)
+from rollbook.projections.history.timeline import timeline
 from rollbook.projections.history.view import view
 from rollbook.projections.ports import HistoryHole
 from rollbook.projections.state.fold import State
@@ -49,6 +61,41 @@ async def test_a_time_stands_for_the_last_fact_stored_until_then():
     assert await sequence_of(past, Moment(sequence=7)) == 7
     with pytest.raises(NoSuchMoment, match="ends at 10"):
         await sequence_of(past, Moment(sequence=11))
+
+
+async def test_a_range_begins_at_most_with_what_comes_next():
+    past = await told(a_history(1, 10))
+    assert [await first_from(past, Moment(sequence=n)) for n in (0, 1, 10, 11)] == [1, 1, 10, 11]
+    assert await first_from(past, Moment(time=BEGAN + 1000)) == 11
+    with pytest.raises(NoSuchMoment, match="no sequence 12 yet: the log ends at 10"):
+        await first_from(past, Moment(sequence=12))
+
+
+async def test_what_the_log_does_not_hold_yet_is_not_waited_for():
+    past = await told(a_history(1, 10))
+    async with asyncio.timeout(10):
+        with pytest.raises(HistoryHole, match="it ends at 10"):
+            await fold(past, CODEC, State(), 20)
+
+
+@pytest.mark.parametrize("strangers", [(5,), (1, 2), (4, 5, 6), (9, 10), (3, 7)])
+async def test_what_was_imported_without_its_time_hides_no_moment(strangers):
+    """What is no fact has no place for the time at which it was stored first, and gets that of the import."""
+    past = await told(a_history(1, 12))
+    later = Told()
+    later.clock.time += 1e6
+    for one in past.log.messages[:10]:
+        notes = Notes(one.sequence, one.stored_at, one.subject)
+        payload = b"\xff" if one.sequence in strangers else add_notes(one.payload, notes)
+        await later.garbage(one.subject, payload)
+    await later.say(*a_history(2, 2))  # since the import
+    for n in range(1, 11):
+        moment = Moment(time=past.log.messages[n - 1].stored_at)
+        expected = max((m for m in range(1, n + 1) if m not in strangers), default=0)
+        assert expected <= await sequence_of(later, moment) <= n
+    assert await sequence_of(later, Moment(time=later.log.messages[10].stored_at)) == 11
+    drawn = await timeline(later, CODEC, 1, 10)
+    assert drawn.end <= past.log.messages[9].stored_at
 
 
 @pytest.mark.parametrize("seed", range(5))

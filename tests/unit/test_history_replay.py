@@ -54,6 +54,19 @@ async def test_a_difference_that_no_worker_shows_is_named_too():
     assert found.checks[0].other == ("only remembered ids or sequences",)
 
 
+async def test_no_controller_is_passed_over_in_silence():
+    """One that has folded what the log does not hold disagrees; one that is not comparable is said to be none."""
+    past = await told(a_history(2, 30))
+    others = [Kept("behind", 0, "x"), Kept("later", 28, "y"), Kept("beyond", 31, "z")]
+    found, _ = await replay(past, CODEC, 25, others=others)
+    assert [(check.origin, check.agrees, check.folded, check.skipped) for check in found.checks] == [
+        ("behind", True, None, "it has folded up to 0, and this replay begins at 1"),
+        ("later", True, None, "it has folded up to 28, and this replay ends at 25"),
+        ("beyond", False, None, None),
+    ]
+    assert not found.agrees
+
+
 async def test_a_running_controller_is_compared_by_its_digest():
     past = await told(a_history(2, 30))
     digest = (await state_at(past, CODEC, 25)).digest()

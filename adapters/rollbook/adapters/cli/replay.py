@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from rollbook.adapters.cli.common import ConfigFile, Json, load_client_config, load_config, run, start_logs
 from rollbook.adapters.cli.diff import item_line
 from rollbook.adapters.cli.exits import Exit, UsageError
-from rollbook.adapters.cli.output import Piece, one_line, out_document
+from rollbook.adapters.cli.output import Piece, one_line, out_document, say
 from rollbook.adapters.cli.past import Archive, open_past_and_log, said_moment
 from rollbook.adapters.settings import Config, ConfigError, Settings
 from rollbook.adapters.settings.decode import decode
@@ -93,6 +93,8 @@ def replay(
     policies = None if with_ is None else _policies(load_config(config), with_)
     start_logs()
     took = run(_replay(config, from_file, archive, moment, policies, check=check))
+    if check and not took.replayed.checks:
+        say("rollbook: there is nothing to compare with: no snapshot is kept, and no controller answered")
     out_document(took, render(took.replayed, took.seconds, took.otherwise), json=json)
     return Exit.DONE if took.replayed.agrees and not took.otherwise else Exit.DIFFERENCES
 
@@ -170,12 +172,30 @@ def _policies(config: Config, other: Path) -> tuple[Policy, Policy]:
 
 
 def _merged(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Tables of pools are changed key by key, proxies by their name; what is not named stays."""
-    pools = {name: {**tree.get("pools", {}).get(name, {}), **table} for name, table in changes.get("pools", {}).items()}
-    proxies = {table.get("name"): table for table in tree.get("proxies", [])}
-    for table in changes.get("proxies", []):
-        proxies[table.get("name")] = {**proxies.get(table.get("name"), {}), **table}
-    return {**tree, "pools": {**tree.get("pools", {}), **pools}, "proxies": list(proxies.values())}
+    """Tables of pools are changed key by key, proxies by their name; what is not named stays.
+
+    What has another shape is left for decoding to find fault with.
+    """
+    merged = dict(tree)
+    if "pools" in changes:
+        merged["pools"] = _over(tree.get("pools", {}), changes["pools"])
+    if "proxies" in changes:
+        said = changes["proxies"]
+        if isinstance(said, list) and all(isinstance(one, dict) and isinstance(one.get("name"), str) for one in said):
+            proxies = {table["name"]: table for table in tree.get("proxies", [])}
+            said = list(_over(proxies, {table["name"]: table for table in said}).values())
+        merged["proxies"] = said
+    return merged
+
+
+def _over(tables: dict[str, Any], changes: Any) -> Any:
+    """Tables by name, with what is said of some of them."""
+    if not isinstance(changes, dict):
+        return changes
+    over = {
+        name: {**tables.get(name, {}), **table} if isinstance(table, dict) else table for name, table in changes.items()
+    }
+    return {**tables, **over}
 
 
 def render(found: Replayed, seconds: float, others: tuple[Otherwise, ...] | None) -> Iterator[list[Piece]]:
@@ -204,6 +224,12 @@ def _check(check: Check) -> Iterator[list[Piece]]:
         yield [head, (f"not compared: {check.skipped}", "yellow")]
     elif check.agrees:
         yield [head, ("agrees", "green")]
+    elif check.folded is None:
+        yield [
+            head,
+            ("DIFFERS", "bold red"),
+            ": the log ends before that: it lost its end since, or this is another log",
+        ]
     else:
         yield [head, ("DIFFERS", "bold red"), f": kept {check.kept}, folded {check.folded}"]
         if check.worker is not None:

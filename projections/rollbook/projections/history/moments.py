@@ -43,7 +43,7 @@ def parse_moment(text: str, now: float) -> Moment:
     if said == "now":
         return NOW
     if said.isdecimal() and said.isascii():
-        return Moment(sequence=int(said[:19]))
+        return Moment(sequence=int(said[:18]))
     if (ago := _AGO.fullmatch(said)) is not None:
         seconds = float(ago["number"]) * UNITS[ago["unit"]]
         if seconds > LONGEST_SECONDS:
@@ -73,8 +73,14 @@ async def sequence_of(past: Past, moment: Moment) -> int:
 
 
 async def first_from(past: Past, moment: Moment) -> int:
-    """The first sequence of what begins at that moment, from 1 on; beyond the end if nothing does."""
+    """The first sequence of what begins at that moment, from 1 on; the next that will be if nothing does yet.
+
+    Raises `NoSuchMoment`.
+    """
     if moment.sequence is not None:
+        _, last = await past.ends()
+        if moment.sequence > last + 1:
+            raise NoSuchMoment(f"there is no sequence {moment.sequence} yet: the log ends at {last}")
         return max(moment.sequence, 1)
     return max(await past.first_at(moment.time or 0.0), 1)
 

@@ -72,9 +72,11 @@ class LogPast:
 
     async def read(self, first: int, last: int, subjects: Sequence[str] = ()) -> AsyncGenerator[Sequence[Stored]]:
         """All of it in order. What reading lost is read again; raises `HistoryHole` for what the log has not."""
-        begin, _ = await self.ends()
+        begin, newest = await self.ends()
         if first < begin and first <= last:
             raise HistoryHole(first, f"it begins at {begin}")
+        if first <= last and last > newest:  # to wait for it could take for ever
+            raise HistoryHole(max(first, newest + 1), f"it ends at {newest}")
         after, end = first - 1, min(last, await self._newest(subjects)) if subjects else last
         while after < end:
             async with contextlib.aclosing(self._log.read(after, subjects)) as batches:
@@ -109,13 +111,18 @@ class LogPast:
         return max((one.sequence for one in found if one is not None), default=0)
 
     async def first_at(self, moment: float) -> int:
-        """Found by halving."""
+        """Found by halving, as if the log's clock had never been put back."""
         low, end = await self.ends()
         high = end + 1
+        imported = any(map(_is_noted, await self.at(range(low, min(low + ASKED_AT_ONCE, high)))))
         while low < high:
             middle = (low + high) // 2
-            stored = await self._log.get(middle)
-            if stored is None or as_noted([stored])[0].stored_at < moment:
+            found = await self.at([middle])
+            if found and imported and not _is_noted(found[0]):
+                # What was no fact came without its time: the next fact says when it was.
+                found = await self.at(range(middle, min(middle + ASKED_AT_ONCE, high)))
+                found = list(filter(_is_noted, found)) or found
+            if not found or found[0].stored_at < moment:
                 low = middle + 1
             else:
                 high = middle
@@ -184,6 +191,10 @@ def as_noted(batch: Sequence[Stored]) -> Sequence[Stored]:
     if not any(one.payload.startswith(PREFIX) for one in batch):
         return batch
     return [_noted(one) for one in batch]
+
+
+def _is_noted(stored: Stored) -> bool:
+    return stored.payload.startswith(PREFIX)
 
 
 def _noted(stored: Stored) -> Stored:

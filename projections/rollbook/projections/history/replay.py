@@ -37,7 +37,7 @@ class Check(msgspec.Struct, frozen=True):
     kept: str
     """The digest that was kept."""
     folded: str | None
-    """The digest that the log folds to; None if it was not compared."""
+    """The digest that the log folds to; None if it was not compared, or the log does not reach so far."""
     skipped: str | None = None
     """Why it was not compared."""
     worker: Item | None = None
@@ -80,7 +80,7 @@ async def replay(
 
     A log that begins later than its first fact is folded from the oldest state kept of it. Raises `HistoryHole`.
     """
-    begin, _ = await past.ends()
+    begin, end = await past.ends()
     kept = [_kept(snapshot) async for snapshot in past.snapshots()] if check or begin > 1 else []
     state = await _base(past, kept, begin, to)
     first = state.sequence + 1
@@ -90,6 +90,7 @@ async def replay(
         state = await fold(past, codec, state, one.sequence)
         checks.append(await _check(past, codec.fleet, one, state))
     state = await fold(past, codec, state, to)
+    checks += [_beyond(one, first, to, end) for one in others if not first <= one.sequence <= to]
     found = Replayed(
         fleet=codec.fleet,
         first=first,
@@ -138,6 +139,16 @@ async def _check(past: Past, fleet: str, kept: Kept, state: State) -> Check:
     found = compare(fleet, was, state)
     worker = found.workers[0] if found.workers else None
     return Check(kept.origin, kept.sequence, kept.digest, folded, worker=worker, other=_other(found))
+
+
+def _beyond(kept: Kept, first: int, to: int, end: int) -> Check:
+    """Of what somebody has folded to a sequence that this replay does not come by. Nobody is passed over in silence."""
+    why: str | None = None
+    if kept.sequence < first:
+        why = f"it has folded up to {kept.sequence}, and this replay begins at {first}"
+    elif kept.sequence <= end:
+        why = f"it has folded up to {kept.sequence}, and this replay ends at {to}"
+    return Check(kept.origin, kept.sequence, kept.digest, None, skipped=why)
 
 
 def _other(found: Difference) -> tuple[str, ...]:

@@ -119,13 +119,12 @@ class _Tracks:
         self.end = 0.0
 
     def note(self, stored: Stored, recorded: Recorded | None, change: Change) -> None:
-        at = stored.stored_at
+        if recorded is None:
+            return  # one that was imported has no time of its own
+        at = self.end = max(self.end, stored.stored_at)  # also where the log's clock was put back
         if self.begin is None:
             self.begin = at
             self._start(at)
-        self.end = max(self.end, at)
-        if recorded is None:
-            return
         if isinstance(recorded.fact, ProxyFact):
             self._proxy_fact(recorded.fact, at)
         elif change.ignored is None:
