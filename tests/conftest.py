@@ -21,7 +21,8 @@ class OneClusterAtATime(LoadScopeScheduling):
     """In a parallel run all tests that start Ray go to one process, one after the other; the others go anywhere."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "ray" if "test_ray" in nodeid or "test_demo.py" in nodeid or "[ray]" in nodeid else nodeid
+        alone = ("test_ray", "test_demo.py", "test_worker_provider.py", "[ray]")
+        return "ray" if any(part in nodeid for part in alone) else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)

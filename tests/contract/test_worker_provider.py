@@ -1,8 +1,9 @@
-"""What every `WorkerProvider` must do, asked of the one in memory, the static one, and Ray's on a real Ray."""
+"""What every `WorkerProvider` must do: the one in memory, the static ones, and those on a real Ray."""
 
 import asyncio
 import os
 import signal
+import time
 
 import pytest
 from support.ray import SECONDS, demo_spec, launched
@@ -10,8 +11,9 @@ from support.until import until
 
 from rollbook.adapters.clock import SystemClock
 from rollbook.adapters.memory.provider import MemoryProvider
+from rollbook.adapters.ray.actors import RayActorsProvider
 from rollbook.adapters.ray.provider import RayWorkerProvider
-from rollbook.adapters.static import StaticProvider
+from rollbook.adapters.static import FileProvider, StaticProvider
 from rollbook.projections.ports import (
     HostAndPort,
     ProviderUnavailable,
@@ -28,6 +30,7 @@ class MemoryWorld:
     """A provider, and what happens to the workers behind it. Each worker is for one thing to happen to."""
 
     counts_lives = True
+    alive = True
 
     def __init__(self):
         self.provider = MemoryProvider(SystemClock())
@@ -52,9 +55,10 @@ class MemoryWorld:
 
 
 class StaticWorld:
-    """A file: nothing happens in it."""
+    """The configuration: nothing happens in it."""
 
     counts_lives = False
+    alive = None
 
     def __init__(self):
         self.provider = StaticProvider(
@@ -65,10 +69,103 @@ class StaticWorld:
         )
 
 
+class FileWorld:
+    """A file that somebody writes anew."""
+
+    counts_lives = True
+    alive = None
+
+    def __init__(self, folder):
+        self.file = folder / "workers.toml"
+        self._places = {worker: (1, port) for port, worker in enumerate((STEADY, RESTARTED, KILLED), 8000)}
+        self._write()
+        self.provider = FileProvider(self.file)
+
+    def _write(self):
+        self.file.write_text(
+            "".join(
+                f'[workers.{worker}]\nprimary = "127.0.0.2:{port}"\nincarnation = {incarnation}\n'
+                for worker, (incarnation, port) in self._places.items()
+            )
+        )
+
+    async def restart(self):
+        self._places[RESTARTED] = (2, 9000)
+        self._write()
+
+    async def cut_off(self):
+        self.file.unlink()
+
+
+class Engine:
+    """An actor of a framework's own, which counts how often it is asked."""
+
+    def __init__(self, answer):
+        self._answer = answer
+        self._asked = 0
+
+    def get_addr(self):
+        self._asked += 1
+        return self._answer
+
+    def asked(self):
+        return self._asked
+
+    def hang(self):
+        time.sleep(3600)
+
+
+class RayActorsWorld:
+    """Named actors that nobody of ours starts."""
+
+    counts_lives = True
+    alive = True
+
+    def __init__(self):
+        self.namespace = f"framework-{os.getpid()}"
+        self.provider = asyncio.run(
+            RayActorsProvider.create("engine/{worker}", namespace=self.namespace, deadline=SECONDS)
+        )
+        self._actors = {}
+        for port, worker in enumerate((STEADY, RESTARTED, KILLED), 8000):
+            self.start(worker, {"primary": f"127.0.0.2:{port}", "incarnation": 1})
+
+    def start(self, worker, answer, **options):
+        import ray
+
+        made = ray.remote(Engine).options(
+            name=f"engine/{worker}", num_cpus=0, **{"namespace": self.namespace, "max_concurrency": 2} | options
+        )
+        actor = self._actors[worker] = made.remote(answer)
+        ray.get(actor.asked.remote(), timeout=SECONDS)
+        return actor
+
+    def end(self, worker):
+        import ray
+
+        ray.kill(self._actors.pop(worker))
+
+    async def restart(self):
+        self.end(RESTARTED)
+        await self._until_free(RESTARTED)
+        await asyncio.to_thread(self.start, RESTARTED, {"primary": "http://127.0.0.2:9000", "incarnation": 2})
+
+    async def _until_free(self, worker):
+        async def look():
+            return await self.provider.locate([worker])
+
+        await until(look, lambda found: found == {}, SECONDS)
+
+    def close(self):
+        for worker in list(self._actors):
+            self.end(worker)
+
+
 class RayWorld:
     """A manager with demo workers."""
 
     counts_lives = True
+    alive = True
 
     def __init__(self, manager, fleet):
         self.provider = asyncio.run(RayWorkerProvider.create(fleet, deadline=SECONDS))
@@ -97,7 +194,9 @@ class RayWorld:
         await until(look, seen, SECONDS)
 
 
-RAY = pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.integration, pytest.mark.timeout(300)])
+ON_RAY = [pytest.mark.ray, pytest.mark.integration, pytest.mark.timeout(300)]
+RAY = pytest.param("ray", marks=ON_RAY, id="ray")
+RAY_ACTORS = pytest.param("ray-actors", marks=ON_RAY, id="actors-ray")
 
 
 @pytest.fixture(scope="module")
@@ -108,21 +207,41 @@ def ray_world(local_ray, nats_server):
         yield RayWorld(manager, f"provider-{os.getpid()}")
 
 
+@pytest.fixture(scope="module")
+def ray_actors_world(local_ray):
+    world = RayActorsWorld()
+    yield world
+    world.close()
+
+
+def made(kind, request):
+    match kind:
+        case "memory":
+            return MemoryWorld()
+        case "static":
+            return StaticWorld()
+        case "file":
+            return FileWorld(request.getfixturevalue("tmp_path"))
+        case "ray-actors":
+            return request.getfixturevalue("ray_actors_world")
+        case _:
+            return request.getfixturevalue("ray_world")
+
+
 @pytest.fixture
 def world(request):
     """Its workers come and go."""
-    return MemoryWorld() if request.param == "memory" else request.getfixturevalue("ray_world")
+    return made(request.param, request)
 
 
-@pytest.fixture(params=["memory", "static", RAY])
+@pytest.fixture(params=["memory", "static", "file", RAY_ACTORS, RAY])
 def still_world(request):
     """Nothing happens in it during the test."""
-    if request.param == "static":
-        return StaticWorld()
-    return MemoryWorld() if request.param == "memory" else request.getfixturevalue("ray_world")
+    return made(request.param, request)
 
 
-lively = pytest.mark.parametrize("world", ["memory", RAY], indirect=True)
+def lively(*worlds):
+    return pytest.mark.parametrize("world", worlds, indirect=True)
 
 
 async def test_a_known_worker_has_an_address_and_the_life_that_answers_there(still_world):
@@ -135,11 +254,14 @@ async def test_a_known_worker_has_an_address_and_the_life_that_answers_there(sti
     assert located[STEADY].addresses["primary"] == address
     assert located[STEADY].alive
     assert located[STEADY].incarnation == int(still_world.counts_lives)
+    assert await provider.get_addrs(STEADY) == located[STEADY].addresses
 
 
 async def test_an_unknown_worker_is_told_from_an_unreachable_one(still_world):
     with pytest.raises(UnknownWorker, match=NOBODY):
         await still_world.provider.get_addr(NOBODY)
+    with pytest.raises(UnknownWorker, match=NOBODY):
+        await still_world.provider.get_addrs(NOBODY)
 
 
 async def test_many_are_located_at_once_and_unknown_ones_left_out(still_world):
@@ -151,10 +273,10 @@ async def test_many_are_located_at_once_and_unknown_ones_left_out(still_world):
 async def test_the_listing_holds_all(still_world):
     listed = {worker.name: worker for worker in await still_world.provider.list_workers()}
     assert set(listed) == {STEADY, RESTARTED, KILLED}
-    assert listed[STEADY] == ProviderWorker(STEADY, int(still_world.counts_lives), alive=True, serving=True)
+    assert listed[STEADY] == ProviderWorker(STEADY, int(still_world.counts_lives), still_world.alive, serving=True)
 
 
-@lively
+@lively("memory", "file", RAY_ACTORS, RAY)
 async def test_the_next_life_is_at_its_own_address_at_once(world):
     """I6: nothing is remembered between two look-ups."""
     before = await world.provider.get_addr(RESTARTED)
@@ -165,7 +287,7 @@ async def test_the_next_life_is_at_its_own_address_at_once(world):
     assert (located.addresses["primary"], located.incarnation, located.alive) == (after, 2, True)
 
 
-@lively
+@lively("memory", RAY)
 async def test_a_dead_worker_is_known_and_has_no_address(world):
     await world.kill()
     with pytest.raises(WorkerUnreachable, match=f"'{KILLED}' \\(incarnation 1\\)"):
@@ -176,13 +298,18 @@ async def test_a_dead_worker_is_known_and_has_no_address(world):
 
 
 async def assert_unavailable(provider):
-    for look in (provider.get_addr(STEADY), provider.locate([STEADY]), provider.list_workers()):
+    for look in (
+        provider.get_addr(STEADY),
+        provider.get_addrs(STEADY),
+        provider.locate([STEADY]),
+        provider.list_workers(),
+    ):
         with pytest.raises(ProviderUnavailable):
             await look
 
 
-async def test_no_answer_in_memory_is_unknown_and_never_no():
-    world = MemoryWorld()
+@lively("memory", "file")
+async def test_no_answer_is_unknown_and_never_no(world):
     await world.cut_off()
     await assert_unavailable(world.provider)
 
@@ -204,5 +331,138 @@ def test_no_manager_is_unknown_and_never_no(local_ray, nats_server, fleet):
 
 async def test_a_static_worker_without_a_primary_address_is_unreachable():
     provider = StaticProvider({STEADY: {"session": HostAndPort("127.0.0.2", 1)}})
-    with pytest.raises(WorkerUnreachable, match="no primary address"):
+    with pytest.raises(WorkerUnreachable, match="has no primary address, only session"):
         await provider.get_addr(STEADY)
+    assert await provider.get_addrs(STEADY) == {"session": HostAndPort("127.0.0.2", 1)}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b"", "workers: is missing; write [workers.<worker>] with primary"),
+        (b"[workers.rollout-0-0]\nprim", "is not TOML"),
+        (b"\xff", "is not UTF-8 text"),
+        (b'[workers.rollout-0-0]\nprimary = "h"', "workers.rollout-0-0.primary: it has no port; write host:port"),
+        (b'[workers.rollout-0-0]\nrpc = "h:1"', "workers.rollout-0-0: has no primary address; add primary"),
+        (b'[workers]\nrollout-0-0 = "h:1"', "workers.rollout-0-0: the string"),
+        (b'workers = ["h:1"]', "workers: a list where a table is needed"),
+        (
+            b'[workers.rollout-0-0]\nprimary = "h:1"\nincarnation = true',
+            "workers.rollout-0-0.incarnation: true where a whole number above 0 is needed",
+        ),
+        (b'[worker.rollout-0-0]\nprimary = "h:1"', "worker: unknown key; did you mean 'workers'"),
+    ],
+)
+async def test_a_file_that_is_wrong_says_where_and_that_nothing_is_known(tmp_path, text, told):
+    """Not that the workers are gone, even while somebody is writing it; and it is right again as soon as it is."""
+    world = FileWorld(tmp_path)
+    right = world.file.read_bytes()
+    world.file.write_bytes(text)
+    await assert_unavailable(world.provider)
+    with pytest.raises(ProviderUnavailable) as caught:
+        await world.provider.list_workers()
+    assert told in str(caught.value)
+    assert str(world.file) in str(caught.value)
+    world.file.write_bytes(right)
+    assert (await world.provider.get_addr(STEADY)).port == 8000
+
+
+async def test_a_file_that_cannot_be_read_in_time_costs_the_deadline(tmp_path):
+    """As on a network's file system that hangs."""
+    os.mkfifo(tmp_path / "workers.toml")
+    provider = FileProvider(tmp_path / "workers.toml", deadline=0.2)
+    with pytest.raises(ProviderUnavailable, match=r"could not be read within 0.2 s"):
+        await provider.list_workers()
+    (tmp_path / "workers.toml").open("w").close()
+
+
+# ---------------------------------------------------------------- actors of a framework
+
+ODD = "rollout-7-0"
+
+
+@pytest.mark.ray
+@pytest.mark.integration
+@pytest.mark.timeout(300)
+class TestActors:
+    @pytest.fixture
+    def start(self, ray_actors_world):
+        """Start the actor of a worker that is this test's own."""
+        started = []
+
+        def start(answer, worker=ODD, **options):
+            started.append(worker)
+            return ray_actors_world.start(worker, answer, **options)
+
+        yield start
+        for worker in started:
+            ray_actors_world.end(worker)
+
+    async def test_each_look_up_asks_the_actor_once(self, ray_actors_world, start):
+        """I6: counted by the one who is asked."""
+        actor = await asyncio.to_thread(start, "http://10.0.0.5:8000/v1")
+        provider = ray_actors_world.provider
+        for look in (provider.get_addr(ODD), provider.get_addrs(ODD), provider.locate([ODD, ODD]), provider.locate([])):
+            await look
+        assert await actor.asked.remote() == 3
+        await provider.list_workers()
+        assert await actor.asked.remote() == 4
+
+    async def test_the_addresses_by_name(self, ray_actors_world, start):
+        answer = {"primary": ("10.0.0.5", 8000), "disaggregation_bootstrap": "10.0.0.5:8998", "rpc": None}
+        await asyncio.to_thread(start, answer)
+        assert await ray_actors_world.provider.get_addrs(ODD) == {
+            "primary": HostAndPort("10.0.0.5", 8000),
+            "disaggregation_bootstrap": HostAndPort("10.0.0.5", 8998),
+        }
+
+    @pytest.mark.parametrize(
+        ("answer", "told"),
+        [
+            ("nonsense", r"what get_addr\(\) of actor 'engine/rollout-7-0' answers is no address: it has no port"),
+            ({"primary": "h:1", "incarnation": "two"}, "incarnation 'two' is no whole number above 0"),
+        ],
+    )
+    async def test_an_answer_that_is_none_is_unknown_and_says_why(self, ray_actors_world, start, answer, told):
+        await asyncio.to_thread(start, answer)
+        with pytest.raises(ProviderUnavailable, match=told):
+            await ray_actors_world.provider.get_addr(ODD)
+        located = await ray_actors_world.provider.locate([ODD, STEADY])
+        assert located[ODD].addresses == {}
+        assert located[STEADY].addresses
+
+    async def test_one_that_hangs_is_unknown_and_keeps_nobody_else_from_being_found(self, ray_actors_world, start):
+        """I10."""
+        actor = await asyncio.to_thread(start, "h:1", max_concurrency=1)
+        actor.hang.remote()
+        provider = await RayActorsProvider.create("engine/{worker}", namespace=ray_actors_world.namespace, deadline=2.0)
+        located = await provider.locate([ODD, STEADY])
+        assert located[STEADY].addresses
+        assert (located[ODD].addresses, located[ODD].alive) == ({}, True)
+        with pytest.raises(ProviderUnavailable, match="gave no answer"):
+            await provider.get_addr(ODD)
+        listed = {one.name: one.alive for one in await provider.list_workers()}
+        assert (listed[ODD], listed[STEADY]) == (None, True)
+
+    async def test_a_method_that_it_has_not_is_named(self, ray_actors_world):
+        provider = await RayActorsProvider.create("engine/{worker}", method="address", deadline=SECONDS)
+        with pytest.raises(ProviderUnavailable, match=r"has no method 'address'; provider\.method"):
+            await provider.get_addr(STEADY)
+
+    async def test_namespaces_are_looked_through_and_two_of_one_name_are_not_chosen_from(self, ray_actors_world, start):
+        provider = await RayActorsProvider.create("engine/{worker}", deadline=SECONDS)
+        assert (await provider.get_addr(STEADY)).port == 8000
+        await asyncio.to_thread(start, "h:1", namespace="one")
+        await asyncio.to_thread(start, "h:1", worker="rollout-8-0", namespace="one")
+        with pytest.raises(UnknownWorker):
+            await ray_actors_world.provider.get_addr(ODD)
+        assert (await provider.get_addr("rollout-8-0")).port == 1
+        import ray
+
+        other = await asyncio.to_thread(
+            lambda: ray.remote(Engine).options(name=f"engine/{ODD}", namespace="two", num_cpus=0).remote("h:2")
+        )
+        await other.asked.remote()
+        with pytest.raises(ProviderUnavailable, match=r"in the namespaces 'one', 'two'; choose one in provider"):
+            await provider.get_addr(ODD)
+        ray.kill(other)

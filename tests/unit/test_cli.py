@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import structlog
@@ -125,10 +126,13 @@ def test_help_loads_nothing_that_is_slow():
         (["up"], "rollbook: there is no rollbook.toml in"),
         (["init", "--proxy", "a"], "rollbook: --proxy is written NAME=KIND@URL"),
         (["init", "--worker", "a"], "rollbook: --worker 'a' is written NAME=HOST:PORT"),
-        (["init", "--worker", "a=h:1", "--provider", "ray"], "rollbook: --worker fixes an address"),
+        (
+            ["init", "--worker", "a=h:1", "--provider", "ray"],
+            "rollbook: --worker is for --provider static, and --provider ray is given",
+        ),
         (
             ["init", "--provider", "etcd"],
-            'rollbook: Invalid value "etcd" for --provider. Choose from: "ray", "static".',
+            'rollbook: Invalid value "etcd" for --provider. Choose from: "ray", "ray-actors", "static".',
         ),
         (["init", "--port", "65536"], 'rollbook: Invalid value "65536" for --port. Must be <= 65535.'),
         (["demo-worker", "--name", "a", "--port", "-1"], 'rollbook: Invalid value "-1" for --port. Must be >= 0.'),
@@ -256,7 +260,7 @@ def test_a_fleet_on_ray_without_ray_is_told_what_to_install(monkeypatch):
     settings = Settings(fleet="math-rl", provider=RayProvider())
 
     async def ask():
-        async with open_provider(settings):
+        async with open_provider(settings, Path()):
             pytest.fail("there is no Ray")
 
     with pytest.raises(NoProvider, match=r"pip install 'rollbook\[ray\]'"):

@@ -7,7 +7,7 @@ import pytest
 
 from rollbook.adapters.cli.exits import Exit
 from rollbook.adapters.cli.main import run
-from rollbook.adapters.settings import load
+from rollbook.adapters.settings import RayActorsProvider, RayProvider, StaticProvider, load
 
 GOOD = """
 fleet = "math-rl"
@@ -116,6 +116,9 @@ def test_check_as_json(capsys, tmp_path, monkeypatch):
         ["--fleet", "math-rl", "--proxy", "router-a=sglang@http://127.0.0.1:30000"],
         ["--proxy", "a=sglang@http://h:1", "--proxy", "b=sglang@http://h:2", "--pool", "prefill", "--pool", "decode"],
         ["--provider", "static"],
+        ["--workers-file", "workers.toml"],
+        ["--actor", "engine-{worker}"],
+        ["--provider", "ray-actors", "--actor", "engine/{worker}"],
         ["--worker", "rollout-0-0=h:80", "--worker", "rollout-1-0=[::1]:81", "--nats-url", "nats://h:4222"],
         ["--pool", "rollout", "--pool", "rollout"],
         ["--proxy", "a=vllm@http://h:1", "--proxy", "b=haproxy@unix:///run/haproxy/admin.sock,backend=workers"],
@@ -141,6 +144,52 @@ def test_init_writes_what_it_was_told(capsys, tmp_path):
     assert settings.proxies[0].pools == ("rollout",)
     assert settings.provider.workers == {"rollout-0-0": {"primary": "h:80"}}
     assert settings.nats.url is None
+
+
+def test_init_writes_where_addresses_come_from(capsys, tmp_path):
+    def provider(*arguments):
+        assert call(capsys, "init", "--force", *arguments)[0] == Exit.DONE
+        return load(None, environ={}, cwd=tmp_path).settings.provider
+
+    assert provider("--workers-file", "w.toml") == StaticProvider(file="w.toml")
+    assert provider("--actor", 'it\'s "{worker}"') == RayActorsProvider(actor='it\'s "{worker}"')
+    assert provider() == RayProvider()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ["--worker", "w=h:1", "--workers-file", "f"],
+            "--worker and --workers-file each say where addresses come from",
+        ),
+        (["--worker", "w=h:1", "--provider", "ray"], "--worker is for --provider static, and --provider ray is given"),
+        (["--actor", "a-{worker}", "--provider", "static"], "--actor is for --provider ray-actors"),
+        (
+            ["--provider", "ray-actors"],
+            "--provider ray-actors needs the actors' names: write --actor 'engine-{worker}'",
+        ),
+        (["--actor", "engine"], "'engine' is no name of each worker's actor"),
+    ],
+)
+def test_init_is_told_one_place_for_addresses(capsys, tmp_path, arguments, told):
+    code, _, err = call(capsys, "init", *arguments)
+    assert code == Exit.USAGE
+    assert told in err
+    assert not (tmp_path / "rollbook.toml").exists()
+
+
+def test_check_tells_what_is_wrong_with_the_file_of_workers(capsys, tmp_path):
+    assert call(capsys, "init", "--workers-file", "workers.toml")[0] == Exit.DONE
+    code, _, err = call(capsys, "check")
+    assert code == Exit.DONE
+    assert f"warning: {tmp_path / 'workers.toml'}: cannot be read (No such file or directory)" in err
+    (tmp_path / "workers.toml").write_text('[workers.rollout-0-0]\nprimary = "10.0.0.5"\nincarnation = 0\n')
+    _, _, err = call(capsys, "check")
+    assert "workers.toml: workers.rollout-0-0.incarnation: the number 0 where a whole number above 0 is needed" in err
+    assert "workers.toml: workers.rollout-0-0.primary: it has no port; write host:port" in err
+    (tmp_path / "workers.toml").write_text('[workers.rollout-0-0]\nprimary = "10.0.0.5:8000"\nincarnation = 2\n')
+    assert "warning" not in call(capsys, "check")[2]
 
 
 def test_init_writes_what_a_kind_asks_for_and_asks_for_what_it_was_not_told(capsys, tmp_path):

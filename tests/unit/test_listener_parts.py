@@ -9,7 +9,8 @@ import pytest
 from structlog.testing import capture_logs
 from support.xtuner import Group, Snapshot, pair
 
-from rollbook.adapters.listeners.provider import FrameworkProvider, address
+from rollbook.adapters.listeners.provider import FrameworkProvider
+from rollbook.adapters.locating import address
 from rollbook.adapters.listeners.xtuner import require_proxy, workers_by_name, xtuner_provider
 from rollbook.adapters.settings import ConfigError, ProxySettings, Settings, StaticProvider
 from rollbook.projections.policy import PoolPolicy

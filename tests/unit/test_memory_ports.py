@@ -41,7 +41,7 @@ def test_the_provider_answers_what_is_true_when_it_answers():
         with pytest.raises(WorkerUnreachable, match="is dead"):
             await provider.get_addr("w")
         provider.place("w", incarnation=4, addresses={})
-        with pytest.raises(WorkerUnreachable, match="no primary address"):
+        with pytest.raises(WorkerUnreachable, match="has no address now"):
             await provider.get_addr("w")
         provider.available = False
         for call in (provider.get_addr("w"), provider.locate(["w"]), provider.list_workers()):

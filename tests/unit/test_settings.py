@@ -232,16 +232,44 @@ def test_static_addresses(tmp_path):
             ],
         ),
         (
+            changed('kind = "ray"', 'kind = "k8s"'),
+            ['provider.kind: the string "k8s" where "ray" or "ray-actors" or "static" is needed'],
+        ),
+        (
             changed('kind = "ray"', 'kind = "ray-actors"'),
-            ['provider.kind: the string "ray-actors" where "ray" or "static" is needed'],
+            ['provider.actor: is missing; write actor = "engine-{worker}"'],
+        ),
+        (
+            changed('kind = "ray"', 'kind = "ray-actors"\nactor = "engine"\nmethod = "get addr"'),
+            [
+                (
+                    "provider.actor: 'engine' is no name of each worker's actor; write it with {worker}, as in "
+                    "engine-{worker}, or with {cell} and, where they are told, {pool} and {rank}"
+                ),
+                "provider.method: 'get addr' is no method's name",
+            ],
+        ),
+        (
+            changed('kind = "ray"', 'kind = "ray-actors"\nactor = "server_{cell}_{rank}"'),
+            ["provider.pool: is missing: 'server_{cell}_{rank}' does not say of which pool the workers are"],
+        ),
+        (
+            changed('kind = "ray"', 'kind = "ray-actors"\nactor = "engine-{worker}"\npool = "rollout"'),
+            ["provider.pool: has no meaning with 'engine-{worker}', which says it"],
+        ),
+        (
+            changed(
+                'kind = "ray"', 'kind = "static"\nfile = "w.toml"\n[provider.workers.rollout-0-0]\nprimary = "h:80"'
+            ),
+            ["provider.file: is given together with workers; addresses stand here or there"],
         ),
         (
             changed('kind = "ray"', ""),
-            ['provider.kind: is missing; write "ray" or "static"'],
+            ['provider.kind: is missing; write "ray" or "ray-actors" or "static"'],
         ),
         (
             changed('[provider]\nkind = "ray"\n', ""),
-            ['provider: is missing; write [provider] with kind = "ray" or kind = "static"'],
+            ['provider: is missing; write [provider] with kind = "ray", kind = "ray-actors" or kind = "static"'],
         ),
         (
             changed('kind = "sglang"', 'kind = "nginx"'),
@@ -611,7 +639,7 @@ def test_a_secret_in_a_variable_is_a_reference_to_it(tmp_path):
 def test_what_is_wrong_with_a_variable_names_the_variable(tmp_path):
     environ = {"ROLLBOOK_RECONCILE_RESYNC": "soon", "ROLLBOOK_LOGS_LEVEL": "loud", "ROLLBOOK_PROVIDER_KIND": "k8s"}
     assert problems(tmp_path, GOOD, environ) == [
-        'ROLLBOOK_PROVIDER_KIND: the string "k8s" where "ray" or "static" is needed',
+        'ROLLBOOK_PROVIDER_KIND: the string "k8s" where "ray" or "ray-actors" or "static" is needed',
         'ROLLBOOK_RECONCILE_RESYNC: the string "soon" where a number is needed',
         'ROLLBOOK_LOGS_LEVEL: the string "loud" where "debug" or "error" or "info" or "warning" is needed',
     ]

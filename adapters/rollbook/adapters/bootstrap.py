@@ -32,6 +32,7 @@ from rollbook.adapters.settings import (
     RayProvider,
     SecretRef,
     Settings,
+    StaticProvider,
     read_secret,
     refuse_unreachable_log,
 )
@@ -177,25 +178,43 @@ async def open_readiness() -> AsyncGenerator[Readiness]:
 
 
 @contextlib.asynccontextmanager
-async def open_provider(settings: Settings) -> AsyncGenerator[WorkerProvider]:
-    """Who knows where the workers are. Attaches to Ray for `kind = "ray"`; `NoProvider` without Ray."""
-    provider = settings.provider
-    if isinstance(provider, RayProvider):
-        if importlib.util.find_spec("ray") is None:
-            raise NoProvider("provider.kind is \"ray\", and Ray is not installed here: pip install 'rollbook[ray]'")
-        from rollbook.adapters.ray.provider import RayWorkerProvider
+async def open_provider(settings: Settings, base: Path) -> AsyncGenerator[WorkerProvider]:
+    """Who knows where the workers are. `base` is where relative paths start: the configuration's folder.
 
+    Attaches to Ray for the kinds `ray` and `ray-actors`; `NoProvider` without Ray.
+    """
+    provider = settings.provider
+    if isinstance(provider, StaticProvider):
+        from rollbook.adapters import static
+
+        if provider.file is None:
+            yield static.StaticProvider(provider.addresses())
+        else:
+            yield static.FileProvider(base / provider.file)
+        return
+    if importlib.util.find_spec("ray") is None:
+        kind = provider.__struct_config__.tag
+        raise NoProvider(f"provider.kind is \"{kind}\", and Ray is not installed here: pip install 'rollbook[ray]'")
+    from rollbook.adapters.ray.actors import RayActorsProvider as ActorsProvider
+    from rollbook.adapters.ray.provider import RayWorkerProvider
+
+    workers: RayWorkerProvider | ActorsProvider
+    if isinstance(provider, RayProvider):
         workers = await RayWorkerProvider.create(
             settings.fleet, manager=provider.manager, namespace=provider.namespace, address=provider.address
         )
-        try:
-            yield workers
-        finally:
-            await workers.close()
-        return
-    from rollbook.adapters.static import StaticProvider
-
-    yield StaticProvider(provider.addresses())
+    else:
+        workers = await ActorsProvider.create(
+            provider.actor,
+            pool=provider.pool,
+            method=provider.method,
+            namespace=provider.namespace,
+            address=provider.address,
+        )
+    try:
+        yield workers
+    finally:
+        await workers.close()
 
 
 @contextlib.asynccontextmanager
@@ -239,8 +258,8 @@ async def build(
     clock, ids = SystemClock(), UuidV7()
     async with contextlib.AsyncExitStack() as stack:
         if provider is None:
-            provider = await stack.enter_async_context(open_provider(settings))
-            if isinstance(settings.provider, RayProvider):
+            provider = await stack.enter_async_context(open_provider(settings, directory.parent))
+            if not isinstance(settings.provider, StaticProvider):
                 from rollbook.adapters.ray.provider import count_nodes
 
                 refuse_unreachable_log(settings, await count_nodes())

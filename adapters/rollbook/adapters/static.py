@@ -1,38 +1,110 @@
-"""A provider for workers whose addresses do not change: they stand in the configuration."""
+"""Providers for workers that nobody else can tell of: their addresses stand in the configuration, or in a file.
+
+No file knows whether anybody is at an address; so nobody is said to be alive, and nobody to be dead.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import tomllib
 from collections.abc import Iterable, Mapping
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
-from rollbook.projections.ports import HostAndPort, Located, ProviderWorker, UnknownWorker, WorkerUnreachable
+from rollbook.adapters.locating import ANY, Locating
+from rollbook.adapters.ray.border import RayThread
+from rollbook.adapters.settings.decode import decode, describe, format_path
+from rollbook.adapters.settings.model import WorkersFile, parse_host_and_port
+from rollbook.projections.ports import HostAndPort, Located, ProviderUnavailable, ProviderWorker
 
-_PRIMARY: Final = "primary"
-_ANY: Final = 0
-"""A file cannot say which life answers at an address, so any does."""
+DEADLINE: Final = 2.5
+"""Seconds for reading the file, which may lie on a file system that hangs; less than `reconcile.call_deadline`."""
+_INCARNATION: Final = "incarnation"
 
 
-class StaticProvider:
-    """Knows what it was given, by worker and by the address's name. Whether anybody listens there it cannot know."""
+class StaticProvider(Locating):
+    """Knows what it was given, by worker and by the address's name."""
+
+    who = "the configuration"
 
     def __init__(self, workers: Mapping[str, Mapping[str, HostAndPort]]) -> None:
-        self._workers = {worker: dict(addresses) for worker, addresses in workers.items()}
-
-    async def get_addr(self, worker_name: str) -> HostAndPort:
-        """The primary address. Raises `UnknownWorker`, or `WorkerUnreachable` if none is given."""
-        addresses = self._workers.get(worker_name)
-        if addresses is None:
-            raise UnknownWorker(
-                f"the configuration names no worker {worker_name!r}; add [provider.workers.{worker_name}]"
-            )
-        if _PRIMARY not in addresses:
-            raise WorkerUnreachable(f"the configuration gives worker {worker_name!r} no {_PRIMARY} address")
-        return addresses[_PRIMARY]
+        self._workers = {worker: Located(dict(addresses), ANY) for worker, addresses in workers.items()}
 
     async def locate(self, names: Iterable[str]) -> dict[str, Located]:
         """All that it knows of `names`; unknown ones are left out."""
-        return {name: Located(dict(self._workers[name]), _ANY) for name in names if name in self._workers}
+        return {name: self._workers[name] for name in names if name in self._workers}
 
     async def list_workers(self) -> list[ProviderWorker]:
         """Every worker that the configuration names."""
-        return [ProviderWorker(name, _ANY, alive=True) for name in self._workers]
+        return _listed(self._workers)
+
+
+class FileProvider(Locating):
+    """Knows what stands in `file` at the moment of the question. What cannot be read is unknown, never gone."""
+
+    def __init__(self, file: Path, *, deadline: float = DEADLINE) -> None:
+        self.who = f"the file {file}"
+        self._file = file
+        self._deadline = deadline
+        self._thread = RayThread()
+
+    async def locate(self, names: Iterable[str]) -> dict[str, Located]:
+        """All that it knows of `names`; unknown ones are left out. Raises `ProviderUnavailable`."""
+        known = await self._read()
+        return {name: known[name] for name in names if name in known}
+
+    async def list_workers(self) -> list[ProviderWorker]:
+        """Every worker that the file names. Raises `ProviderUnavailable`."""
+        return _listed(await self._read())
+
+    async def _read(self) -> dict[str, Located]:
+        try:
+            async with asyncio.timeout(self._deadline):
+                known, problems = await asyncio.wrap_future(self._thread.submit(lambda: read_workers(self._file)))
+        except TimeoutError as exc:
+            raise ProviderUnavailable(f"{self._file}: could not be read within {self._deadline:g} s") from exc
+        if problems:
+            told = f"{problems[0]}" + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
+            raise ProviderUnavailable(f"where the workers are is unknown: {told}")
+        return known
+
+
+def read_workers(file: Path) -> tuple[dict[str, Located], list[str]]:
+    """What the file says, or nothing and all that is wrong with it, one line each. Blocks."""
+    try:
+        tree = tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as exc:
+        return {}, [f"{file}: cannot be read ({exc.strerror}); provider.file names it"]
+    except UnicodeDecodeError:
+        return {}, [f"{file}: is not UTF-8 text, so it is no TOML file"]
+    except tomllib.TOMLDecodeError as exc:
+        return {}, [f"{file}: is not TOML: {exc}"]
+    incarnations, problems = _incarnations(tree, str(file))
+    decoded, more = decode(tree, WorkersFile, where=str(file))
+    if decoded is None or problems:
+        return {}, [*problems, *more]
+    return {
+        worker: Located(
+            {name: parse_host_and_port(text) for name, text in named.items()}, incarnations.get(worker, ANY)
+        )
+        for worker, named in decoded.workers.items()
+    }, []
+
+
+def _incarnations(tree: dict[str, Any], where: str) -> tuple[dict[str, int], list[str]]:
+    """Take each worker's `incarnation` out of the tree, so that only addresses stay, and say which are none."""
+    workers = tree.get("workers")
+    found: dict[str, int] = {}
+    problems: list[str] = []
+    for worker, named in workers.items() if isinstance(workers, dict) else ():
+        number = named.pop(_INCARNATION, None) if isinstance(named, dict) else None
+        if type(number) is int and number > 0:
+            found[worker] = number
+        elif number is not None:
+            here = format_path(("workers", worker, _INCARNATION))
+            problems.append(f"{where}: {here}: {describe(number)} where a whole number above 0 is needed")
+    return found, problems
+
+
+def _listed(workers: Mapping[str, Located]) -> list[ProviderWorker]:
+    return [ProviderWorker(name, located.incarnation, alive=None) for name, located in workers.items()]

@@ -10,7 +10,16 @@ import msgspec
 from rollbook.adapters.cli.common import ConfigFile, Json
 from rollbook.adapters.cli.exits import Exit
 from rollbook.adapters.cli.output import out, out_json, say
-from rollbook.adapters.settings import Config, ConfigError, ProxySettings, SecretRef, WebSettings, load, read_secret
+from rollbook.adapters.settings import (
+    Config,
+    ConfigError,
+    ProxySettings,
+    SecretRef,
+    StaticProvider,
+    WebSettings,
+    load,
+    read_secret,
+)
 from rollbook.adapters.settings.together import untold_models
 
 EXAMPLE = """\
@@ -23,9 +32,9 @@ Example:
 def check(*, config: ConfigFile = None, json: Json = False) -> int:
     """Validate a configuration, with the environment's overrides, without starting anything.
 
-    Every problem is printed on its own line, with the key that it is about. Secrets and certificates that cannot be
-    read here are warnings, because they may be there where the controller runs. With --json it prints one document: ok,
-    problems, warnings.
+    Every problem is printed on its own line, with the key that it is about. Secrets, certificates and a file of workers
+    that cannot be read here are warnings, because they may be there where the controller runs. With --json it prints
+    one document: ok, problems, warnings.
     """
     try:
         loaded = load(config, environ=os.environ, cwd=Path.cwd())
@@ -38,6 +47,7 @@ def check(*, config: ConfigFile = None, json: Json = False) -> int:
         *loaded.warnings,
         *_unreadable_secrets(loaded),
         *_unusable_certificates(loaded),
+        *_unusable_workers(loaded),
         *web_warnings(loaded.settings.web),
         *untold_models(loaded.settings),
     ]
@@ -78,6 +88,17 @@ def _unusable_certificates(config: Config) -> list[str]:
         except ConfigError as exc:
             warnings.append(str(exc))
     return warnings
+
+
+def _unusable_workers(config: Config) -> list[str]:
+    """What is wrong with the file of workers now. It is read anew at every look-up, so it can become right."""
+    from rollbook.adapters.static import read_workers
+
+    provider = config.settings.provider
+    if not isinstance(provider, StaticProvider) or provider.file is None:
+        return []
+    _, problems = read_workers(config.file.parent / provider.file)
+    return problems
 
 
 def web_warnings(web: WebSettings) -> list[str]:

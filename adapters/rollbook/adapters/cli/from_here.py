@@ -47,7 +47,7 @@ async def from_here(config: Config, state: State) -> AsyncGenerator[Here]:
         readiness = await stack.enter_async_context(open_readiness())
         workers: Workers | RollbookError
         try:
-            provider = await stack.enter_async_context(open_provider(config.settings))
+            provider = await stack.enter_async_context(open_provider(config.settings, config.file.parent))
             workers = Workers(provider, Admission(policy, lambda: state.roster, provider, readiness))
         except (NoProvider, ProviderError) as exc:
             workers = exc

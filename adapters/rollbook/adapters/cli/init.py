@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import msgspec
 from cyclopts import Parameter
@@ -16,7 +16,7 @@ from rollbook.adapters.cli.common import Port, run, start_logs
 from rollbook.adapters.cli.exits import Exit, UsageError
 from rollbook.adapters.cli.find import PROCESSES, find_ray, find_routers
 from rollbook.adapters.cli.output import out, say
-from rollbook.adapters.cli.template import Choices, ProxyChoice, render
+from rollbook.adapters.cli.template import Choices, ProxyChoice, Source, render
 from rollbook.adapters.proxies.registry import UnusableKind, find_kind
 from rollbook.adapters.settings import FILE_NAME, ConfigError, Settings
 from rollbook.adapters.settings.decode import decode
@@ -27,7 +27,9 @@ Example:
     rollbook init --fleet math-rl --proxy router-a=sglang@http://127.0.0.1:30000
     rollbook init --proxy edge=haproxy@unix:///run/haproxy/admin.sock,backend=workers
     rollbook init --find
-    rollbook init --provider static --worker rollout-0-0=10.0.0.5:8000"""
+    rollbook init --provider static --worker rollout-0-0=10.0.0.5:8000
+    rollbook init --workers-file workers.toml
+    rollbook init --actor 'engine-{worker}'"""
 
 PORTS: Final = (30000, 30001, 8000, 8080)
 """Where `--find` looks if it is not told: the ports that routers are usually started on."""
@@ -49,13 +51,22 @@ def init(  # noqa: PLR0913 - the options of the command
         ),
     ] = (),
     provider: Annotated[
-        Literal["ray", "static"] | None,
-        Parameter(help="Where addresses come from; by default static if --worker is given, else ray."),
+        Source | None,
+        Parameter(
+            help="Where addresses come from; by default static if --worker or --workers-file is given, ray-actors if "
+            "--actor is, else ray."
+        ),
     ] = None,
     worker: Annotated[
         Sequence[str],
         Parameter(negative=(), help="A worker whose address is fixed, as NAME=HOST:PORT. May be given more than once."),
     ] = (),
+    workers_file: Annotated[
+        str | None, Parameter(help="The file that has the workers' addresses, read anew at every look-up.")
+    ] = None,
+    actor: Annotated[
+        str | None, Parameter(help="Name of each worker's Ray actor, with {worker} for the worker's name.")
+    ] = None,
     pool: Annotated[
         Sequence[str],
         Parameter(
@@ -80,20 +91,20 @@ def init(  # noqa: PLR0913 - the options of the command
         raise UsageError(f"{config} exists already; edit it, choose another with -c, or overwrite it with --force")
     start_logs()
     workers = dict(_parse_worker(text) for text in worker)
-    if workers and provider == "ray":
-        raise UsageError("--worker fixes an address, and --provider ray asks a manager for it; give one of the two")
-    source = provider or ("static" if workers else "ray")
+    source = _source(provider, worker, workers_file, actor)
     proxies = [_parse_proxy(text) for text in proxy]
     if find:
         proxies += _not_yet(run(find_routers(port)), proxies)
     choices = Choices(
         fleet=fleet or _folder_name(config),
         provider=source,
-        ray=find_ray(os.environ, PROCESSES) if source == "ray" else (),
+        actor=actor,
+        ray=() if source == "static" else find_ray(os.environ, PROCESSES),
         nats_url=nats_url,
         pools=tuple(dict.fromkeys(pool)),
         proxies=tuple(proxies),
         workers=workers,
+        workers_file=workers_file,
     )
     text = render(choices)
     _validate(text, str(config))
@@ -101,6 +112,24 @@ def init(  # noqa: PLR0913 - the options of the command
     _report(choices)
     out(str(config))
     return Exit.DONE
+
+
+def _source(provider: Source | None, worker: Sequence[str], workers_file: str | None, actor: str | None) -> Source:
+    """Where addresses come from, by what is given. Raises `UsageError` for what contradicts itself."""
+    given: dict[str, Source] = {
+        **({"--worker": "static"} if worker else {}),
+        **({"--workers-file": "static"} if workers_file is not None else {}),
+        **({"--actor": "ray-actors"} if actor is not None else {}),
+    }
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} each say where addresses come from; give one of them")
+    for option, kind in given.items():
+        if provider not in {None, kind}:
+            raise UsageError(f"{option} is for --provider {kind}, and --provider {provider} is given; drop one of them")
+    if provider == "ray-actors" and actor is None:
+        raise UsageError("--provider ray-actors needs the actors' names: write --actor 'engine-{worker}'")
+    default: Source = "ray"
+    return provider or next(iter(given.values()), default)
 
 
 def _validate(text: str, where: str) -> None:
@@ -178,7 +207,7 @@ def _report(choices: Choices) -> None:
     say(f"fleet {choices.fleet}; routers: {routers or 'none yet, add them as [[proxies]]'}")
     match choices.provider, choices.ray:
         case "static", _:
-            say("addresses come from the file")
+            say(f"addresses come from {choices.workers_file or 'the file'}")
         case _, ():
             say("addresses come from Ray, which was not found here: start it, or set RAY_ADDRESS or provider.address")
         case _, (where,):

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from rollbook.adapters.cli.common import ConfigFile, load_config, run
 from rollbook.adapters.cli.exits import Exit
-from rollbook.adapters.settings import Config, RayProvider
+from rollbook.adapters.settings import Config, StaticProvider
 
 if TYPE_CHECKING:
     from rollbook.adapters.health import HealthMonitor
@@ -49,8 +49,8 @@ async def _monitor(config: Config, name: str | None) -> Exit:
 
     settings = config.settings
     connection = nats_connection(settings.nats, environ=os.environ, directory=config.directory)
-    async with open_provider(settings) as provider:
-        namespace = settings.provider.namespace if isinstance(settings.provider, RayProvider) else None
+    async with open_provider(settings, config.file.parent) as provider:
+        namespace = None if isinstance(settings.provider, StaticProvider) else settings.provider.namespace
         pools = settings.policy().pools
         await _until_told(HealthMonitor(settings.fleet, connection, provider, pools, name=name, namespace=namespace))
     return Exit.DONE

@@ -123,8 +123,9 @@ async def _open_manager(config: Config) -> AsyncGenerator[WorkerManager]:
     from rollbook.adapters.bootstrap import open_provider
 
     if not isinstance(config.settings.provider, RayProvider):
-        raise UsageError('provider.kind is "static": nobody starts or stops its workers; this needs kind = "ray"')
-    async with open_provider(config.settings) as provider:
+        kind = config.settings.provider.__struct_config__.tag
+        raise UsageError(f'provider.kind is "{kind}": nobody here starts or stops its workers; this needs kind = "ray"')
+    async with open_provider(config.settings, config.file.parent) as provider:
         from rollbook.adapters.ray.provider import RayWorkerProvider
 
         if not isinstance(provider, RayWorkerProvider):

@@ -7,6 +7,9 @@ from typing import Any, Literal
 
 import msgspec
 
+Source = Literal["ray", "ray-actors", "static"]
+"""The kinds of provider."""
+
 _BY_REFERENCE = '# token = { env = "NATS_TOKEN" }  # secrets stand here by reference only\n'
 
 
@@ -24,13 +27,17 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
     """All that goes into the file."""
 
     fleet: str
-    provider: Literal["ray", "static"]
+    provider: Source
+    actor: str | None = None
+    """How the workers' actors are named, with the provider `ray-actors`."""
     ray: tuple[str, ...]
     """Where Ray was found."""
     nats_url: str | None
     pools: tuple[str, ...]
     proxies: tuple[ProxyChoice, ...]
     workers: dict[str, str]
+    workers_file: str | None = None
+    """Instead of `workers`."""
 
 
 def render(choices: Choices) -> str:
@@ -60,14 +67,29 @@ def _nats(url: str | None) -> str:
 
 
 def _provider(choices: Choices) -> str:
+    found = f"; found: {', '.join(_string(address) for address in choices.ray)}" if choices.ray else ""
+    cluster = f'# address = "auto"  # by default RAY_ADDRESS, or the cluster of this machine{found}\n\n'
     if choices.provider == "ray":
         manager = _string(f"rollbook-{choices.fleet}")
-        found = f"; found: {', '.join(_string(address) for address in choices.ray)}" if choices.ray else ""
         return (
             "# Who knows where the workers are: the Ray manager actor, asked anew at every registration.\n"
-            '[provider]\nkind = "ray"                    # "static": the addresses stand in this file\n'
-            f"# manager = {manager}  # the default holds the fleet's name\n"
-            f'# address = "auto"  # by default RAY_ADDRESS, or the cluster of this machine{found}\n\n'
+            '[provider]\nkind = "ray"                    # "ray-actors": actors that a framework starts itself;\n'
+            '                                # "static": the addresses stand in this file, or in one of their own\n'
+            f"# manager = {manager}  # the default holds the fleet's name\n{cluster}"
+        )
+    if choices.provider == "ray-actors":
+        return (
+            "# Who knows where the workers are: each worker's own Ray actor, asked anew at every registration.\n"
+            f'[provider]\nkind = "ray-actors"\nactor = {_string(choices.actor or "")}'
+            "  # {worker} stands for the worker's name\n"
+            'method = "get_addr"             # answers host:port, a URL, or several by name with "primary" among them\n'
+            f'# namespace = "..."  # by default all are looked through\n{cluster}'
+        )
+    if choices.workers_file is not None:
+        return (
+            "# Who knows where the workers are: a file of its own, read anew at every look-up.\n[provider]\n"
+            f'kind = "static"\nfile = {_string(choices.workers_file)}'
+            '  # [workers.<worker>] with primary = "host:port"\n\n'
         )
     workers = "".join(
         f"[provider.workers.{_key(name)}]\nprimary = {_string(address)}\n\n"

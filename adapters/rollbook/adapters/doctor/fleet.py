@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from rollbook.adapters.doctor.findings import Findings
@@ -12,12 +12,19 @@ from rollbook.adapters.jetstream.leadership import JetStreamLeadership
 from rollbook.adapters.service.client import Controllers, ControllerSilent, NoController, Refusal
 from rollbook.adapters.service.frames import BrokenReply
 from rollbook.adapters.service.messages import INFO, InfoRequest
-from rollbook.adapters.settings import Config, ProxySettings, RayProvider, refuse_unreachable_log
+from rollbook.adapters.settings import (
+    Config,
+    ProxySettings,
+    RayActorsProvider,
+    RayProvider,
+    StaticProvider,
+    refuse_unreachable_log,
+)
 from rollbook.adapters.settings.errors import ConfigError
 from rollbook.adapters.spelling import counted
 from rollbook.events import RollbookError
 from rollbook.projections.lanes.listing import bounded
-from rollbook.projections.ports import Capabilities, LogUnavailable, Proxy, ProxyUnavailable
+from rollbook.projections.ports import Capabilities, LogUnavailable, ProviderWorker, Proxy, ProxyUnavailable
 
 PROVIDER_SECONDS: Final = 20.0
 """Joining a Ray cluster takes seconds on a busy machine."""
@@ -57,9 +64,9 @@ async def provider(findings: Findings, config: Config, environ: Mapping[str, str
     from rollbook.adapters.bootstrap import open_provider
 
     settings = config.settings
-    ray = settings.provider if isinstance(settings.provider, RayProvider) else None
+    ray = None if isinstance(settings.provider, StaticProvider) else settings.provider
     try:
-        async with asyncio.timeout(PROVIDER_SECONDS), open_provider(settings) as opened:
+        async with asyncio.timeout(PROVIDER_SECONDS), open_provider(settings, config.file.parent) as opened:
             workers = await opened.list_workers()
             if ray is not None:
                 from rollbook.adapters.ray.provider import count_nodes
@@ -71,14 +78,35 @@ async def provider(findings: Findings, config: Config, environ: Mapping[str, str
         told = str(exc) or f"no answer within {PROVIDER_SECONDS:g} s"
         findings.failed("provider", told, _ray_fix(ray, environ) if ray is not None else "correct [provider]")
     else:
-        what = "the Ray manager" if ray is not None else "the configuration"
-        alive = sum(worker.alive for worker in workers)
-        findings.ok("provider", f"{what} knows {counted(len(workers), 'worker')}, {alive} of them alive")
+        findings.ok("provider", f"{_who(settings.provider)} {_liveness(workers)}")
 
 
-def _ray_fix(ray: RayProvider, environ: Mapping[str, str]) -> str:
+def _who(provider: RayProvider | RayActorsProvider | StaticProvider) -> str:
+    match provider:
+        case RayProvider():
+            return "the Ray manager"
+        case RayActorsProvider():
+            return f"Ray, of actors named {provider.actor},"
+        case StaticProvider():
+            return f"the file {provider.file}" if provider.file is not None else "the configuration"
+
+
+def _liveness(workers: Sequence[ProviderWorker]) -> str:
+    """How many it knows, and of how many it can say that they live: a file can of none."""
+    known = f"knows {counted(len(workers), 'worker')}"
+    told = [worker.alive for worker in workers if worker.alive is not None]
+    if not told and workers:
+        return f"{known}; whether they are alive it cannot tell"
+    silent = len(workers) - len(told)
+    return f"{known}, {sum(told)} of them alive" + (f"; of {silent} it cannot tell" if silent else "")
+
+
+def _ray_fix(ray: RayProvider | RayActorsProvider, environ: Mapping[str, str]) -> str:
     address = ray.address or environ.get("RAY_ADDRESS")
-    fix = "start the cluster and its manager (docs/ray.md), or correct provider.address and provider.manager"
+    if isinstance(ray, RayProvider):
+        fix = "start the cluster and its manager (docs/ray.md), or correct provider.address and provider.manager"
+    else:
+        fix = "start the cluster (docs/ray.md), or correct provider.address, provider.actor and provider.method"
     if address and environ.get("RAY_AUTH_MODE") != "token":
         fix = f"{fix}; if the cluster at {address} asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
     return fix

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from rollbook.adapters.doctor.findings import Findings
-from rollbook.adapters.settings import Config, RayProvider, WebSettings
+from rollbook.adapters.settings import Config, StaticProvider, WebSettings
 from rollbook.adapters.settings.model import parse_host_and_port
 from rollbook.adapters.spelling import counted
 from rollbook.projections.ports import HostAndPort
@@ -36,10 +36,10 @@ def packages(findings: Findings, config: Config | None) -> None:
     found = {name: _version(name) for name in _PACKAGES}
     told = ", ".join(f"{name} {number}" for name, number in found.items() if number is not None)
     python = f"Python {platform.python_version()}"
-    ray = config is not None and isinstance(config.settings.provider, RayProvider)
+    ray = config is not None and not isinstance(config.settings.provider, StaticProvider)
     if ray and importlib.util.find_spec("ray") is None:
         fix = "pip install 'rollbook[ray]', in the version of Ray that the cluster has"
-        findings.failed("packages", f"provider.kind is ray, and Ray is not installed ({python}, {told})", fix)
+        findings.failed("packages", f"[provider] needs Ray, and Ray is not installed ({python}, {told})", fix)
         return
     findings.ok("packages", f"{python}, {told}")
 

@@ -6,36 +6,27 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
-from urllib.parse import urlsplit
 
+from rollbook.adapters.locating import ANY, Locating, named_addresses
 from rollbook.adapters.ray.border import RayThread
-from rollbook.adapters.settings.model import parse_host_and_port
-from rollbook.projections.ports import (
-    HostAndPort,
-    Located,
-    ProviderUnavailable,
-    ProviderWorker,
-    UnknownWorker,
-    WorkerUnreachable,
-)
+from rollbook.projections.ports import HostAndPort, Located, ProviderUnavailable, ProviderWorker
 
 Look = Callable[[Sequence[str] | None], Mapping[str, Any]]
 """What the framework answers about workers of these names, or about everybody; without those it does not know."""
 
 DEADLINE: Final = 2.5
 """Seconds for one look-up; less than `reconcile.call_deadline`."""
-PRIMARY: Final = "primary"
-_ANY: Final = 0
-"""A framework does not number lives, so the address is that of whichever is there."""
 
 
-class FrameworkProvider:
+class FrameworkProvider(Locating):
     """Asks the framework at every look-up, and caches nothing. Made by `by_name` or `of_all`.
 
     For each worker the framework answers an address, or several by name, of which `primary` takes the requests; None
     for one that is dead or has none yet. An address is a URL, `host:port`, a pair, or anything with `host` and `port`.
     Its functions may block: they run on a thread, one look-up after the other, for `deadline` seconds at most.
     """
+
+    who = "the framework"
 
     def __init__(self, look: Look, deadline: float) -> None:
         self._look = look
@@ -67,24 +58,15 @@ class FrameworkProvider:
 
         return cls(look, deadline)
 
-    async def get_addr(self, worker_name: str) -> HostAndPort:
-        """The primary address now. Raises `UnknownWorker`, `WorkerUnreachable` or `ProviderUnavailable`."""
-        known = await self._ask([worker_name])
-        if worker_name not in known:
-            raise UnknownWorker(f"the framework knows no worker {worker_name!r}")
-        if PRIMARY not in known[worker_name]:
-            raise WorkerUnreachable(f"the framework has no {PRIMARY} address of worker {worker_name!r} now")
-        return known[worker_name][PRIMARY]
-
     async def locate(self, names: Iterable[str]) -> dict[str, Located]:
         """All that it knows of `names`; unknown ones are left out. Raises `ProviderUnavailable`."""
         known = await self._ask(list(names))
-        return {name: Located(addresses, _ANY) for name, addresses in known.items()}
+        return {name: Located(addresses, ANY) for name, addresses in known.items()}
 
     async def list_workers(self) -> list[ProviderWorker]:
         """Every worker that it knows; alive are those with an address. Raises `ProviderUnavailable`."""
         known = await self._ask(None)
-        return [ProviderWorker(name, _ANY, alive=bool(addresses)) for name, addresses in known.items()]
+        return [ProviderWorker(name, ANY, alive=bool(addresses)) for name, addresses in known.items()]
 
     async def _ask(self, wanted: Sequence[str] | None) -> dict[str, dict[str, HostAndPort]]:
         """Look on the thread, after the look-ups before; while one hangs, there is no answer."""
@@ -99,34 +81,3 @@ class FrameworkProvider:
             raise ProviderUnavailable(f"no answer from the framework within {self._deadline:g} s") from exc
         except Exception as exc:
             raise ProviderUnavailable(f"the framework's look-up failed: {exc!r}") from exc
-
-
-def named_addresses(answer: object) -> dict[str, HostAndPort]:
-    """What a framework answered, as addresses by name; without those that are None. Raises `ValueError`."""
-    if answer is None:
-        return {}
-    if isinstance(answer, Mapping):
-        return {str(name): address(one) for name, one in answer.items() if one is not None}
-    return {PRIMARY: address(answer)}
-
-
-def address(one: object) -> HostAndPort:
-    """One address: a URL, `host:port`, a pair, or anything with `host` and `port`. Raises `ValueError`."""
-    match one:
-        case HostAndPort():
-            return one
-        case str():
-            return parse_host_and_port(_netloc(one) if "//" in one else one)
-        case (str(host), int(port)):
-            return HostAndPort(host, port)
-        case _ if isinstance(name := getattr(one, "host", None), str):
-            return HostAndPort(name, int(getattr(one, "port", 0)))
-        case _:
-            raise ValueError(f"{one!r} is no address; give a URL, host:port or a pair")
-
-
-def _netloc(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.port is not None or not parts.hostname:
-        return parts.netloc
-    return f"{parts.netloc}:{443 if parts.scheme == 'https' else 80}"

@@ -6,18 +6,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from rollbook.projections.ports import (
-    Clock,
-    HostAndPort,
-    Identity,
-    Located,
-    ProviderUnavailable,
-    ProviderWorker,
-    UnknownWorker,
-    WorkerUnreachable,
-)
-
-PRIMARY = "primary"
+from rollbook.adapters.locating import Locating
+from rollbook.projections.ports import Clock, HostAndPort, Identity, Located, ProviderUnavailable, ProviderWorker
 
 
 class Placed(msgspec.Struct, frozen=True, gc=False):
@@ -30,8 +20,10 @@ class Placed(msgspec.Struct, frozen=True, gc=False):
     identity: Identity | None = None
 
 
-class MemoryProvider:
+class MemoryProvider(Locating):
     """Knows what it was told with `place`. Every answer is what is true when it is given."""
+
+    who = "the provider in memory"
 
     def __init__(self, clock: Clock) -> None:
         self.available = True
@@ -62,18 +54,6 @@ class MemoryProvider:
     def forget(self, worker: str) -> None:
         """It is not known any more."""
         self._workers.pop(worker, None)
-
-    async def get_addr(self, worker_name: str) -> HostAndPort:
-        """The primary address now. Raises `UnknownWorker`, `WorkerUnreachable` or `ProviderUnavailable`."""
-        placed = (await self._answer()).get(worker_name)
-        if placed is None:
-            msg = f"the provider knows no worker {worker_name!r}; it knows {len(self._workers)}"
-            raise UnknownWorker(msg)
-        if not placed.alive or PRIMARY not in placed.addresses:
-            state = "has no primary address" if placed.alive else "is dead"
-            msg = f"worker {worker_name!r} (incarnation {placed.incarnation}) {state}; wait for its next life"
-            raise WorkerUnreachable(msg)
-        return placed.addresses[PRIMARY]
 
     async def locate(self, names: Iterable[str]) -> dict[str, Located]:
         """All that it knows of `names`. Raises `ProviderUnavailable`."""

@@ -67,11 +67,16 @@ class ManagerClient:
             raise ActorBroken(f"manager {self.name!r} answered what this version cannot read: {exc}") from exc
 
 
-def primary(state: WorkerState | None, worker: str, manager: str) -> HostAndPort:
-    """Its primary address. Raises `UnknownWorker` or `WorkerUnreachable`."""
+def addresses(state: WorkerState | None, worker: str, manager: str) -> dict[str, HostAndPort]:
+    """Its addresses by name. Raises `UnknownWorker` or `WorkerUnreachable`."""
     if state is None:
         raise UnknownWorker(f"manager {manager!r} has no worker {worker!r}")
-    if not state.alive or PRIMARY not in state.addresses:
+    if not state.alive or not state.addresses:
         told = f": {state.reason}" if state.reason else ""
         raise WorkerUnreachable(f"worker {worker!r} (incarnation {state.incarnation}) is {state.stage}{told}")
-    return state.addresses[PRIMARY]
+    return state.addresses
+
+
+def primary(state: WorkerState | None, worker: str, manager: str) -> HostAndPort:
+    """Its primary address. Raises as `addresses`."""
+    return addresses(state, worker, manager)[PRIMARY]

@@ -1,16 +1,11 @@
 """Where the workers are, asked of the manager actor at every call. Caches nothing, and never stops the event loop.
 
-A look-up answers within its deadline whatever Ray does. Ray's driver library, left alone, ends the whole process a
-minute after the cluster's head is gone; a controller must outlive that, so where it makes the connection it also tells
-Ray to go on trying.
+A look-up answers within its deadline whatever Ray does.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
-import os
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Self
 
@@ -18,7 +13,8 @@ import structlog
 
 from rollbook.adapters.ray.border import ActorBroken, ActorGone, ActorSilent, RayThread, aside, manager_name
 from rollbook.adapters.ray.cells import RayCells
-from rollbook.adapters.ray.client import ManagerClient, primary
+from rollbook.adapters.ray.client import ManagerClient, addresses, primary
+from rollbook.adapters.ray.joining import RayCluster
 from rollbook.adapters.ray.spec import WorkerState
 from rollbook.events import RollbookError
 from rollbook.projections.ports import HostAndPort, Located, ProviderUnavailable, ProviderWorker
@@ -26,8 +22,6 @@ from rollbook.projections.ports import HostAndPort, Located, ProviderUnavailable
 DEADLINE: Final = 4.0
 """Seconds for one look-up: longer than the 1.4-2 s that Ray takes to notice a broken connection and come back, shorter
 than the five that the reconciler gives a call."""
-_PATIENCE: Final = ("RAY_gcs_rpc_server_reconnect_timeout_s", str(10 * 365 * 86400))
-"""Ray's own setting: seconds without the cluster's head after which it ends the process (60 if it is not set)."""
 
 _log = structlog.get_logger()
 
@@ -37,9 +31,8 @@ class RayWorkerProvider:
 
     def __init__(self, client: ManagerClient, address: str | None, deadline: float) -> None:
         self._client = client
-        self._address = address
+        self._cluster = RayCluster(client.threads, client.namespace, address)
         self._deadline = deadline
-        self._connected_here = False
 
     @classmethod
     async def create(
@@ -68,6 +61,11 @@ class RayWorkerProvider:
         states = await self._states([worker_name])
         return primary(states.get(worker_name), worker_name, self._client.name)
 
+    async def get_addrs(self, worker_name: str) -> dict[str, HostAndPort]:
+        """All its addresses now, by name (`primary`, `disaggregation_bootstrap`, `rpc`, ...). Raises as `get_addr`."""
+        states = await self._states([worker_name])
+        return addresses(states.get(worker_name), worker_name, self._client.name)
+
     async def locate(self, names: Iterable[str]) -> dict[str, Located]:
         """All that it knows of `names`, without those that never had a life. Raises `ProviderUnavailable`."""
         states = await self._states(list(names))
@@ -91,12 +89,7 @@ class RayWorkerProvider:
 
     async def close(self) -> None:
         """Leave Ray if it was joined here."""
-        if self._connected_here:
-            import ray
-
-            self._connected_here = False
-            with contextlib.suppress(ActorSilent):
-                await aside(self._client.threads, ray.shutdown, self._deadline, "leaving Ray")
+        await self._cluster.leave(self._deadline)
 
     async def _states(self, names: Sequence[str] | None) -> dict[str, WorkerState]:
         try:
@@ -109,31 +102,7 @@ class RayWorkerProvider:
             raise ProviderUnavailable(f"no answer from Ray within {self._deadline:g} s") from exc
 
     async def _connect(self) -> None:
-        """Join the cluster if this process has not. Whoever called `ray.init` before has chosen already."""
-        import ray
-
-        if ray.is_initialized():
-            return
-        self._connected_here |= await aside(self._client.threads, self._join, self._deadline, "the Ray cluster")
-
-    def _join(self) -> bool:
-        """Blocks. Whether this call made the connection."""
-        import ray
-
-        if ray.is_initialized():
-            return False
-        os.environ.setdefault(*_PATIENCE)
-        # Ray has a handler of its own on standard error, and warns of what is meant to be so here: no handler for
-        # SIGTERM in this thread, a token where the cluster asks for one.
-        logging.getLogger("ray").setLevel(logging.ERROR)
-        ray.init(
-            address=self._address or "auto",
-            namespace=self._client.namespace,
-            configure_logging=False,
-            log_to_driver=False,
-        )
-        _log.info("provider.ray.joined", address=self._address or "auto")
-        return True
+        await self._cluster.join(self._deadline)
 
 
 async def count_nodes(seconds: float = DEADLINE) -> int:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from rollbook.adapters.proxies.kinds import ProxyKind
 from rollbook.adapters.proxies.registry import UnusableKind, find_kind
 from rollbook.adapters.proxies.urls import UnusableURL, canonical_url
+from rollbook.adapters.ray.naming import actor_pattern
 from rollbook.adapters.secret_ref import SecretRef
 from rollbook.adapters.settings.errors import ConfigError
 from rollbook.adapters.settings.model import (
@@ -22,10 +23,12 @@ from rollbook.adapters.settings.model import (
     LeadershipSettings,
     NatsSettings,
     ProxySettings,
+    RayActorsProvider,
     RayProvider,
     Settings,
     StaticProvider,
     WebSettings,
+    WorkersFile,
     parse_host_and_port,
 )
 from rollbook.events import InvalidName, parse_worker, validate_name
@@ -168,6 +171,14 @@ def _actor(value: str) -> str | None:
     return f"{value[:80]!r} is no name of each worker's actor; write it with {{worker}}, as in engine-{{worker}}"
 
 
+def _actors(value: str) -> str | None:
+    try:
+        actor_pattern(value)
+    except ValueError as exc:
+        return str(exc)
+    return None
+
+
 def _method(value: str) -> str | None:
     return None if value.isidentifier() else f"{value[:80]!r} is no method's name"
 
@@ -256,6 +267,12 @@ FIELD_CHECKS: Final[dict[tuple[type, str], Check]] = {
     (RayProvider, "manager"): _not_empty,
     (RayProvider, "namespace"): _not_empty,
     (RayProvider, "address"): _not_empty,
+    (RayActorsProvider, "actor"): _actors,
+    (RayActorsProvider, "pool"): _name("pool"),
+    (RayActorsProvider, "method"): _method,
+    (RayActorsProvider, "namespace"): _not_empty,
+    (RayActorsProvider, "address"): _not_empty,
+    (StaticProvider, "file"): _not_empty,
     (PoolPolicy, "url"): _url_template,
     (PoolPolicy, "ready_path"): _ready_path,
     (PoolPolicy, "bootstrap"): _address_name,
@@ -297,21 +314,26 @@ FIELD_CHECKS: Final[dict[tuple[type, str], Check]] = {
 
 KEY_CHECKS: Final[dict[tuple[type, str], tuple[Check, ...]]] = {
     (Settings, "pools"): (_name("pool"),),
-    (StaticProvider, "workers"): (_name("worker"), _address_name),
+    **{(struct, "workers"): (_name("worker"), _address_name) for struct in (StaticProvider, WorkersFile)},
 }
 """For the keys of a field that is a table of free names: one check for each depth."""
 
 EXAMPLES: Final[dict[tuple[type, str], str]] = {
     (Settings, "fleet"): 'fleet = "math-rl"',
     (ClientSettings, "fleet"): 'fleet = "math-rl"',
-    (Settings, "provider"): '[provider] with kind = "ray" or kind = "static"',
+    (Settings, "provider"): '[provider] with kind = "ray", kind = "ray-actors" or kind = "static"',
+    (RayActorsProvider, "actor"): 'actor = "engine-{worker}"',
+    (WorkersFile, "workers"): '[workers.<worker>] with primary = "host:port"',
     (ProxySettings, "name"): 'name = "router-a"',
     (ProxySettings, "kind"): 'kind = "sglang"',
     (ProxySettings, "pools"): 'pools = ["rollout"]',
 }
 """What to write for a key that is missing."""
 
-LEAF_CHECKS: Final[dict[tuple[type, str], Check]] = {(StaticProvider, "workers"): _address}
+LEAF_CHECKS: Final[dict[tuple[type, str], Check]] = {
+    (StaticProvider, "workers"): _address,
+    (WorkersFile, "workers"): _address,
+}
 """For the innermost values of such a table."""
 
 

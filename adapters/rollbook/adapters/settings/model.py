@@ -55,12 +55,36 @@ class RayProvider(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", t
     machine."""
 
 
+class RayActorsProvider(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="ray-actors"):
+    """Each worker is a named Ray actor that somebody else starts, asked for its own address at every registration."""
+
+    actor: str
+    """Name of each worker's actor: `{worker}` stands for the worker's name, as in `engine-{worker}`. Where a framework
+    counts otherwise, `{pool}`, `{cell}` and `{rank}` stand for the parts of `<pool>-<cell>-<rank>`."""
+    pool: str | None = None
+    """The pool of all workers, where `actor` says only `{cell}` and `{rank}`."""
+    method: str = "get_addr"
+    """The method that is called, without arguments. It answers an address (`host:port`, a URL, a pair, or anything with
+    `host` and `port`) or several by name, of which `primary` takes the requests; beside them `incarnation`, if it knows
+    the number of its life. It must answer while the worker is busy."""
+    namespace: str | None = None
+    """Ray namespace of the actors. Left out, all namespaces are looked through, because drivers have anonymous ones
+    unless they are told; a name that two of them have is then refused."""
+    address: str | None = None
+    """Address of the Ray cluster, as `ray.init` takes it. By default Ray decides: RAY_ADDRESS, or the cluster of this
+    machine."""
+
+
 class StaticProvider(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="static"):
-    """Addresses stand in the file: for workers whose addresses do not change, such as Compose services."""
+    """Addresses stand in this file, or in one of their own: for workers that nobody else can tell of."""
 
     workers: dict[str, dict[str, str]] = {}
     """`[provider.workers.<worker>]` with named addresses, each `host:port`. `primary` is the one that takes requests
     and must be there; others can be used in a pool's `url`. Empty by default."""
+    file: str | None = None
+    """A TOML file with `[workers.<worker>]` tables like these, and in each, if it is known, `incarnation`. It is read
+    anew at every look-up; while it cannot be read or is wrong, nothing is known of any worker: newcomers wait, and
+    nobody is removed. Relative paths start beside the configuration. Not together with `workers`."""
 
     def addresses(self) -> dict[str, dict[str, HostAndPort]]:
         """`workers`, with every address taken apart."""
@@ -68,6 +92,13 @@ class StaticProvider(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"
             worker: {name: parse_host_and_port(text) for name, text in named.items()}
             for worker, named in self.workers.items()
         }
+
+
+class WorkersFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The file that `StaticProvider.file` names."""
+
+    workers: dict[str, dict[str, str]]
+    """As in `StaticProvider`. An empty file is one that is being written, so the table must be there."""
 
 
 class ProxySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,7 +193,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     fleet: str
     """One training run's or deployment's set of workers; it names the stream, `ROLLBOOK_<fleet>`, and the subjects."""
-    provider: RayProvider | StaticProvider
+    provider: RayProvider | RayActorsProvider | StaticProvider
     """Who knows where the workers are."""
     nats: NatsSettings = NatsSettings()
     """The server that holds the log."""

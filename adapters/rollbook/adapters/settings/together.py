@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from rollbook.adapters.proxies.registry import find_kind
 from rollbook.adapters.proxies.urls import canonical_url
+from rollbook.adapters.ray.naming import actor_pattern
 from rollbook.adapters.settings.checks import HTTP_SCHEMES, Problem
 from rollbook.adapters.settings.model import LeadershipSettings, Settings
 from rollbook.adapters.spelling import nearest
@@ -25,7 +26,8 @@ and a call still has its own deadline left [I7]."""
 def check_together(tree: dict[str, Any]) -> Iterator[Problem]:
     """Yield what is wrong between keys. In `tree`, None stands for a value that failed its own check."""
     yield from _check_nats(tree.get("nats") or {})
-    yield from _check_static(tree.get("provider") or {})
+    yield from _check_provider(tree.get("provider") or {})
+    yield from _check_primary(("workers",), tree.get("workers"))
     proxies: list[dict[str, Any]] = [proxy or {} for proxy in tree.get("proxies") or []]
     pools: dict[str, Any] | None = tree.get("pools", {})
     yield from _check_proxies(proxies)
@@ -72,10 +74,24 @@ def _check_lease(tree: dict[str, Any], proxies: list[dict[str, Any]]) -> Iterato
             yield path, problem
 
 
-def _check_static(provider: dict[str, Any]) -> Iterator[Problem]:
-    for worker, named in (provider.get("workers") or {}).items():
+def _check_provider(provider: dict[str, Any]) -> Iterator[Problem]:
+    yield from _check_primary(("provider", "workers"), provider.get("workers"))
+    if provider.get("file") is not None and provider.get("workers"):
+        yield ("provider", "file"), "is given together with workers; addresses stand here or there"
+    actor = provider.get("actor")
+    if actor is not None:
+        pattern = actor_pattern(actor)
+        told = "worker" in pattern.groupindex or "pool" in pattern.groupindex
+        if told and provider.get("pool") is not None:
+            yield ("provider", "pool"), f"has no meaning with {actor!r}, which says it"
+        elif not told and "pool" not in provider:
+            yield ("provider", "pool"), f"is missing: {actor!r} does not say of which pool the workers are"
+
+
+def _check_primary(path: tuple[str, ...], workers: dict[str, Any] | None) -> Iterator[Problem]:
+    for worker, named in (workers or {}).items():
         if named is not None and "primary" not in named:
-            yield ("provider", "workers", worker), 'has no primary address; add primary = "host:port"'
+            yield (*path, worker), 'has no primary address; add primary = "host:port"'
 
 
 def _check_proxies(proxies: list[dict[str, Any]]) -> Iterator[Problem]:

@@ -67,7 +67,9 @@ async def relist(policy: Policy, projector: Projector, resources: Resources, kee
         pools=tuple(policy.pools),
         as_of=as_of,
         # A provider that knows addresses alone says 0: whichever life is there.
-        workers=tuple(ObservedWorker(one.name, max(one.incarnation, 1), one.serving) for one in listed if one.alive),
+        workers=tuple(
+            ObservedWorker(one.name, max(one.incarnation, 1), one.serving) for one in listed if one.alive is not False
+        ),
     )
     draft = Codec(policy.fleet).draft(
         fact, id=resources.ids.new(), time=rfc3339(resources.clock.now()), publisher=resources.owner

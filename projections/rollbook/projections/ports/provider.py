@@ -29,6 +29,7 @@ class Located(msgspec.Struct, frozen=True, gc=False):
     incarnation: int
     """0 when the provider cannot tell (a static file): then it matches any."""
     alive: bool = True
+    """False for one that is known to be dead; one whose life the provider cannot judge is not."""
     identity: Identity | None = None
     """None for a worker that cannot tell who it is."""
 
@@ -38,7 +39,9 @@ class ProviderWorker(msgspec.Struct, frozen=True, gc=False):
 
     name: str
     incarnation: int
-    alive: bool
+    """As in `Located`."""
+    alive: bool | None
+    """None when the provider cannot tell: it knows where the worker should be, not whether it is there."""
     serving: bool = True
 
 
@@ -63,6 +66,10 @@ class WorkerProvider(Protocol):
 
     async def get_addr(self, worker_name: str) -> HostAndPort:
         """The primary address now. Raises `UnknownWorker`, `WorkerUnreachable` or `ProviderUnavailable`."""
+        ...
+
+    async def get_addrs(self, worker_name: str) -> dict[str, HostAndPort]:
+        """All its addresses now, by name; without a primary one it has only others. Raises as `get_addr`."""
         ...
 
     async def locate(self, names: Iterable[str]) -> dict[str, Located]:

@@ -1,0 +1,175 @@
+"""Where the workers are, where somebody else starts them as named actors: each is asked for its own address.
+
+The cluster's list of names says who is there; an actor's own answer says where it is. Nothing is kept between two
+look-ups. An actor that does not answer is unknown, and keeps nobody else from being found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Self
+
+import msgspec
+import structlog
+
+from rollbook.adapters.locating import ANY, Locating, named_addresses
+from rollbook.adapters.ray.border import (
+    NAMESPACE,
+    ActorBroken,
+    ActorGone,
+    ActorSilent,
+    RayThread,
+    aside,
+    ask_named,
+)
+from rollbook.adapters.ray.joining import RayCluster
+from rollbook.adapters.ray.naming import ActorNames
+from rollbook.adapters.ray.provider import DEADLINE
+from rollbook.events import RollbookError
+from rollbook.projections.ports import Located, ProviderUnavailable, ProviderWorker
+
+_INCARNATION: Final = "incarnation"
+_DEAD: Final = Located({}, ANY, alive=False)
+_SILENT: Final = Located({}, ANY)
+
+_log = structlog.get_logger()
+
+
+class _Unknown(msgspec.Struct, frozen=True):
+    """An actor that is there, and did not say where."""
+
+    reason: str
+
+
+class RayActorsProvider(Locating):
+    """The actors that `names` describes, asked by `method`. Made by `create`."""
+
+    def __init__(
+        self, names: ActorNames, method: str, namespace: str | None, address: str | None, deadline: float
+    ) -> None:
+        self.who = f"the Ray actors named {names.template!r}"
+        self._names = names
+        self._method = method
+        self._namespace = namespace
+        self._deadline = deadline
+        self._threads = RayThread()
+        self._cluster = RayCluster(self._threads, namespace or NAMESPACE, address)
+
+    @classmethod
+    async def create(
+        cls,
+        actor: str,
+        *,
+        pool: str | None = None,
+        method: str = "get_addr",
+        namespace: str | None = None,
+        address: str | None = None,
+        deadline: float = DEADLINE,
+    ) -> Self:
+        """`actor`, `pool`, `method` and `namespace` are as in the settings; `deadline` (seconds) bounds each look-up.
+
+        Joins Ray like `RayWorkerProvider.create`. Raises `ValueError` for an unusable template.
+        """
+        provider = cls(ActorNames(actor, pool), method, namespace, address, deadline)
+        try:
+            await provider._cluster.join(deadline)
+        except RollbookError as exc:
+            _log.warning("provider.ray.not_joined", error=str(exc))
+        return provider
+
+    async def locate(self, names: Iterable[str]) -> dict[str, Located]:
+        """All that it knows of `names`; unknown ones are left out, and one that does not answer has no address.
+
+        Raises `ProviderUnavailable` if the cluster does not answer, or none of them does.
+        """
+        until = time.monotonic() + self._deadline
+        actors = {name: actor for name in names if (actor := self._names.actor(name)) is not None}
+        found = await self._asked(actors, until)
+        unknown = [one for one in found.values() if isinstance(one, _Unknown)]
+        if unknown and len(unknown) == len(found):
+            told = f" (and {len(unknown) - 1} more)" if len(unknown) > 1 else ""
+            raise ProviderUnavailable(f"{unknown[0].reason}{told}")
+        return {name: _SILENT if isinstance(one, _Unknown) else one for name, one in found.items()}
+
+    async def list_workers(self) -> list[ProviderWorker]:
+        """Every worker that has an actor now; whether one lives that does not answer is not known.
+
+        Raises `ProviderUnavailable` if the cluster does not answer.
+        """
+        until = time.monotonic() + self._deadline
+        found = await self._asked(None, until)
+        return [
+            ProviderWorker(name, ANY, alive=None, serving=False)
+            if isinstance(one, _Unknown)
+            else ProviderWorker(name, one.incarnation, alive=one.alive, serving=bool(one.addresses))
+            for name, one in found.items()
+        ]
+
+    async def close(self) -> None:
+        """Leave Ray if it was joined here."""
+        await self._cluster.leave(self._deadline)
+
+    async def _asked(self, wanted: Mapping[str, str] | None, until: float) -> dict[str, Located | _Unknown]:
+        """By worker, of those whose actor the cluster knows: of `wanted` (actors by worker), or of all."""
+        places = await self._places(until)
+        if wanted is None:
+            wanted = {worker: name for name in places if (worker := self._names.worker(name)) is not None}
+        there = {worker: name for worker, name in wanted.items() if name in places}
+        answers = await asyncio.gather(*(self._ask(name, places[name], until) for name in there.values()))
+        return dict(zip(there, answers, strict=True))
+
+    async def _places(self, until: float) -> dict[str, list[str]]:
+        """The namespaces in which there is an actor of each name, of those that count. Raises `ProviderUnavailable`."""
+        import ray
+
+        try:
+            async with asyncio.timeout_at(asyncio.get_running_loop().time() + until - time.monotonic()):
+                await self._cluster.join(until - time.monotonic())
+                listed: list[dict[str, str]] = await aside(
+                    self._threads,
+                    lambda: ray.util.list_named_actors(all_namespaces=True),
+                    until - time.monotonic(),
+                    "the list of Ray's named actors",
+                )
+        except (ActorGone, ActorSilent, ActorBroken) as exc:
+            raise ProviderUnavailable(f"Ray does not say which actors there are: {exc}") from exc
+        except TimeoutError as exc:
+            raise ProviderUnavailable(f"no answer from Ray within {self._deadline:g} s") from exc
+        places: dict[str, list[str]] = {}
+        for one in listed:
+            if self._namespace in {None, one["namespace"]}:
+                places.setdefault(one["name"], []).append(one["namespace"])
+        return places
+
+    async def _ask(self, name: str, namespaces: list[str], until: float) -> Located | _Unknown:
+        if len(namespaces) > 1:
+            told = f"in the namespaces {', '.join(map(repr, sorted(namespaces)))}; choose one in provider.namespace"
+            return _Unknown(f"there is an actor {name!r} {told}")
+
+        def ask(handle: Any) -> Any:
+            return getattr(handle, self._method).remote()
+
+        try:
+            answer = await ask_named(self._threads, name, namespaces[0], ask, until - time.monotonic())
+            return _located(answer)
+        except ActorGone:
+            return _DEAD
+        except (ActorSilent, ActorBroken) as exc:
+            return _Unknown(str(exc))
+        except AttributeError:
+            return _Unknown(f"actor {name!r} has no method {self._method!r}; provider.method names it")
+        except (TypeError, ValueError) as exc:
+            return _Unknown(f"what {self._method}() of actor {name!r} answers is no address: {exc}")
+
+
+def _located(answer: object) -> Located:
+    """What an actor answered. Raises `TypeError` or `ValueError`."""
+    incarnation: Any = None
+    if isinstance(answer, Mapping):
+        named = dict(answer)
+        incarnation, answer = named.pop(_INCARNATION, None), named
+    if incarnation is not None and (type(incarnation) is not int or incarnation < 1):
+        raise ValueError(f"incarnation {str(incarnation)[:40]!r} is no whole number above 0")
+    return Located(named_addresses(answer), incarnation or ANY)
