@@ -50,6 +50,7 @@ def _worker(number: int, incarnation: int, registration: RegistrationStatus) -> 
         address=f"10.0.0.{number + 1}:8000",
         suspicion=None,
         registrations=(registration,),
+        weights=1200,
     )
 
 
@@ -76,6 +77,7 @@ _STATUS = FleetStatus(
     ),
     decisions=(DecisionStatus("cordon", "rollout-1-0", "ann@host", "slow", 41),),
     controller="controller-host-1234",
+    weights={"rollout": 1200},
 )
 
 _PREVIEW = Preview(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from simulation.author import Author
 from simulation.director import Director
+from simulation.rules import current
 from simulation.watched import identity
 
 from rollbook.events import (
@@ -81,9 +82,9 @@ class Fleet:
     def admissible(self, name: str, incarnation: int) -> bool:
         """Whether nothing but a standing gate could keep this life out."""
         worker = self.workers[name]
-        current = worker.incarnation == incarnation and worker.alive and worker.serving
-        bar = self._world.witness.journal.follow().roster.bars.get(worker.pool)
-        return current and (bar is None or (worker.weights is not None and worker.weights >= bar))
+        alive = worker.incarnation == incarnation and worker.alive and worker.serving
+        roster = self._world.witness.journal.follow().roster
+        return alive and current(roster, self._world.policy, roster.workers[name])
 
     def answers(self, name: str, incarnation: int) -> bool:
         """Whether a probe of this life's address is answered, as far as anybody can tell by this life."""
@@ -119,7 +120,8 @@ class Fleet:
     async def finish(self) -> None:
         """The last words, after which the log must say what is true."""
         await self.settled()
-        self.bar = self._world.witness.journal.follow().roster.bars.get("rollout")
+        published = self._world.witness.journal.follow().roster.bars.get("rollout")
+        self.bar = None if published is None else published.version
         if self.bar is not None:
             for worker in self.workers.values():
                 if worker.alive:

@@ -28,6 +28,18 @@ def _complete(roster: Roster, worker) -> bool:
     return len(ranks) >= worker.cell_size
 
 
+def current(roster: Roster, policy: Policy, worker) -> bool:
+    """Whether its weights are good enough to be added: at the version published last, or ahead of it since."""
+    bar, pool = roster.bars.get(worker.pool), policy.pools[worker.pool]
+    if bar is None or not pool.require_weights:
+        return True
+    if worker.weights is None:
+        return False
+    if worker.weights > bar.version:
+        return worker.weights_sequence > bar.sequence
+    return worker.weights >= bar.version - pool.max_lag
+
+
 def wanted(roster: Roster, policy: Policy, router: str, name: str) -> int | None:
     """The incarnation of `name` that belongs in `router`, by the standing gates; None if none does."""
     worker = roster.workers.get(name)

@@ -24,7 +24,7 @@ import msgspec
 from simulation.journal import Journal
 from simulation.lease import LeaseWatch
 from simulation.removals import BudgetWatch, DrainWatch
-from simulation.rules import wanted
+from simulation.rules import current, wanted
 
 from rollbook.events import Deregistering, ForeignRemoving, Registered, Registering
 from rollbook.projections.ports import Located, Target
@@ -63,9 +63,8 @@ class Witness:
         """The provider answered a step of a controller; a step is a task."""
         roster = running.controller.projector.state.roster
         worker = roster.workers.get(name)
-        bar = None if worker is None else roster.bars.get(worker.pool)
-        current = bar is None or (worker.weights is not None and worker.weights >= bar)
-        self._located[asyncio.current_task(), name] = (located, current)
+        right = worker is None or current(roster, self._world.policy, worker)
+        self._located[asyncio.current_task(), name] = (located, right)
 
     def probed(self, url: str, identity, answer: str | None) -> None:
         """A worker answered a step of a controller: "" if it is ready and who it should be."""
@@ -205,12 +204,12 @@ class Witness:
 
     def _address(self, router, target: Target) -> None:
         """[I6] the address is the one that the provider gave last in this very step."""
-        located, current = self._located.get((asyncio.current_task(), target.worker), (None, False))
+        located, right = self._located.get((asyncio.current_task(), target.worker), (None, False))
         if located is None:
             self._world.wrong(f"[I6] {router.name}: {target} was added with an address not asked for in this pass")
         elif target.url != f"http://{located.addresses['primary']}" or located.incarnation != target.incarnation:
             self._world.wrong(f"[I6] {router.name}: {target} was added, the provider's last answer was {located}")
-        if not current:
+        if not right:
             self._world.wrong(f"{router.name}: {target} was added, its weights are below the bar")
         if (answer := self._probed.get((asyncio.current_task(), target.url), "it was not asked")) != "":
             self._world.wrong(f"{router.name}: {target} was added, and was not ready in this step: {answer}")

@@ -9,10 +9,11 @@ from support.fleet import Fleet, W, on_virtual_time
 from rollbook.events import WeightsLoaded, WeightsPublished, WorkerUp
 from rollbook.projections.deciding.gates import Gate, Held
 from rollbook.projections.lanes.admission import Admission, Site
-from rollbook.projections.policy import Policy, PoolPolicy
+from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy
 from rollbook.projections.ports import HostAndPort, Identity
 
 UP = WorkerUp(worker=W, incarnation=2)
+SERVED = ProxyPolicy(name="a", pools=("rollout",))
 
 
 def admission(fleet, *facts, pool=None):
@@ -22,7 +23,7 @@ def admission(fleet, *facts, pool=None):
 
 
 async def gate_of(asked, incarnation=2, canonical=str):
-    found = await asked.locate(W, incarnation, canonical)
+    found = await asked.locate(W, incarnation, SERVED, canonical)
     return found.gate if isinstance(found, Held) else found.url
 
 
@@ -33,15 +34,15 @@ async def test_gates_are_asked_in_their_order_and_each_time_anew():
     asked, state = admission(fleet, UP, WeightsPublished(pool="rollout", version=3))
     assert await gate_of(asked) is Gate.WEIGHTS_CURRENT
     state.roster.workers[W].weights = 3
-    assert (await asked.locate(W, 2, str)) == Held(Gate.ADDRESS_KNOWN, "the provider does not know it")
+    assert (await asked.locate(W, 2, SERVED, str)) == Held(Gate.ADDRESS_KNOWN, "the provider does not know it")
     fleet.place(incarnation=1)
-    assert "answers for incarnation 1" in (await asked.locate(W, 2, str)).reason
+    assert "answers for incarnation 1" in (await asked.locate(W, 2, SERVED, str)).reason
     fleet.place(incarnation=2)
     assert await gate_of(asked) == "http://10.0.0.1:8000"
     fleet.place(incarnation=2, port=9000)
     assert await gate_of(asked) == "http://10.0.0.1:9000"
     fleet.provider.kill(W)
-    assert "dead" in (await asked.locate(W, 2, str)).reason
+    assert "dead" in (await asked.locate(W, 2, SERVED, str)).reason
 
 
 @on_virtual_time
@@ -52,7 +53,7 @@ async def test_another_life_than_the_current_one_is_not_located():
     fleet.place(incarnation=2)
     for incarnation in (1, 3):
         assert await gate_of(asked, incarnation) is Gate.SERVING
-    assert (await asked.locate("nobody", 1, str)).gate is Gate.SERVING
+    assert (await asked.locate("nobody", 1, SERVED, str)).gate is Gate.SERVING
 
 
 @on_virtual_time
@@ -62,7 +63,7 @@ async def test_a_life_that_ends_while_its_address_is_asked_for_is_held_back():
     asked, state = admission(fleet)
     fleet.place(incarnation=0)
     fleet.provider.seconds = 1
-    asking = asyncio.create_task(asked.locate(W, 2, str))
+    asking = asyncio.create_task(asked.locate(W, 2, SERVED, str))
     await asyncio.sleep(0.5)
     state.roster.workers[W].incarnation = 3
     assert (await asking).reason == "incarnation 2 ended while its address was asked for"
@@ -78,7 +79,7 @@ async def test_a_provider_that_does_not_answer_says_nothing_about_the_worker(ava
     asked, _ = admission(fleet)
     fleet.place(incarnation=2)
     fleet.provider.available, fleet.provider.seconds = available, seconds
-    held = await asked.locate(W, 2, str)
+    held = await asked.locate(W, 2, SERVED, str)
     assert (held.gate, reason in held.reason) == (Gate.ADDRESS_KNOWN, True)
 
 
@@ -92,7 +93,8 @@ async def test_the_proxys_spelling_is_used_and_what_it_cannot_spell_is_held_back
     def refuse(url):
         raise ValueError("a fragment")
 
-    assert (await asked.locate(W, 2, refuse)).reason == "'http://TEN.example:80' cannot be registered: a fragment"
+    held = await asked.locate(W, 2, SERVED, refuse)
+    assert held.reason == "'http://TEN.example:80' cannot be registered: a fragment"
 
 
 @on_virtual_time
@@ -138,7 +140,7 @@ async def test_a_provider_that_fails_in_its_own_way_holds_one_worker_back_and_no
         raise KeyError(*names)
 
     fleet.provider.locate = broken
-    assert await asked.locate(W, 2, str) == Held(Gate.ADDRESS_KNOWN, f"the provider failed: KeyError: {W!r}")
+    assert await asked.locate(W, 2, SERVED, str) == Held(Gate.ADDRESS_KNOWN, f"the provider failed: KeyError: {W!r}")
 
 
 @on_virtual_time
@@ -146,7 +148,8 @@ async def test_an_address_that_no_fact_can_hold_is_held_back():
     fleet = Fleet()
     asked, _ = admission(fleet)
     fleet.provider.place(W, incarnation=2, addresses={"primary": HostAndPort("h" * 3000, 1)})
-    assert await asked.locate(W, 2, str) == Held(Gate.ADDRESS_KNOWN, "its url has 3009 letters; 2048 are allowed")
+    held = await asked.locate(W, 2, SERVED, str)
+    assert held == Held(Gate.ADDRESS_KNOWN, "its url has 3009 letters; 2048 are allowed")
 
 
 @on_virtual_time
@@ -168,7 +171,7 @@ async def test_a_stranger_on_a_reused_port_is_not_ready():
     fleet = Fleet()
     asked, _ = admission(fleet)
     url = fleet.place(incarnation=2, identity=Identity(W, header="x-worker"))
-    site = await asked.locate(W, 2, str)
+    site = await asked.locate(W, 2, SERVED, str)
     fleet.readiness.serve(url, who="rollout-9-0")
     assert "another worker" in (await asked.ready(W, site)).reason
     fleet.readiness.serve(url, who=W)
@@ -180,11 +183,11 @@ async def test_a_bootstrap_address_goes_with_the_worker_and_a_missing_one_holds_
     fleet = Fleet()
     asked, _ = admission(fleet, pool=PoolPolicy(role="prefill", bootstrap="kv"))
     fleet.place(incarnation=2)
-    held = await asked.locate(W, 2, str)
+    held = await asked.locate(W, 2, SERVED, str)
     assert held == Held(Gate.ADDRESS_KNOWN, "it has no address named 'kv', to bootstrap from")
     addresses = {"primary": HostAndPort("h", 1), "kv": HostAndPort("h", 9)}
     fleet.provider.place(W, incarnation=2, addresses=addresses)
-    assert await asked.locate(W, 2, str) == Site("http://h:1", 9)
+    assert await asked.locate(W, 2, SERVED, str) == Site("http://h:1", 9)
 
 
 @on_virtual_time

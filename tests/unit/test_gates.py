@@ -168,18 +168,18 @@ def test_a_declaration_says_the_size_unless_the_cell_is_newer(declared, facts, g
         ([3], [], None),
         ([3], [3], None),
         ([3], [2], None),
-        ([2], [3], "it holds version 2 of the weights, the bar is 3"),
-        ([0], [3], "it holds version 0 of the weights, the bar is 3"),
-        ([], [3], "it holds no known version of the weights, the bar is 3"),
+        ([2], [3], "it holds version 2 of the weights; version 3 is published"),
+        ([0], [3], "it holds version 0 of the weights; version 3 is published"),
+        ([], [3], "it has not said what weights it holds; version 3 is published"),
         ([3], [9, 3], None),
-        ([5, 3], [5], "it holds version 3 of the weights, the bar is 5"),
+        ([5, 3], [5], "it holds version 3 of the weights; version 5 is published"),
     ],
 )
 def test_weights_are_current_at_the_bar_published_last(loaded, published, reason):
     facts = [WeightsPublished(pool="rollout", version=version) for version in published]
     facts += [WeightsLoaded(worker=W, incarnation=1, version=version) for version in loaded]
     roster = folded(UP, *facts, WeightsPublished(pool="reward", version=99)).roster
-    held = gates.weights(roster, roster.workers[W])
+    held = gates.weights(roster, POLICY, roster.workers[W])
     assert held == (None if reason is None else Held(Gate.WEIGHTS_CURRENT, reason))
 
 

@@ -200,7 +200,7 @@ async def test_a_lower_bar_admits_at_once_whoever_waited():
     await fleet.say(WeightsLoaded(worker=W, incarnation=1, version=5))
     await fleet.until(lambda: fleet.controller.lanes["a"].held)
     assert fleet.controller.lanes["a"].held[W].gate == "weights_current"
-    await fleet.say(WeightsPublished(pool="rollout", version=4))
+    await fleet.say(WeightsPublished(pool="rollout", version=5))
     await fleet.registered()
     assert fleet.clock.monotonic() < 5
     assert fleet.controller.lanes["a"].held == {}

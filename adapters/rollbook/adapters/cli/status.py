@@ -32,6 +32,7 @@ exactly what it should; 2 also where only the log could be asked."""
 
 _STYLES: Final = {
     Standing.REGISTERED: "green",
+    Standing.PENDING_WEIGHTS: "yellow",
     Standing.OUT: "yellow",
     Standing.UNSUPPORTED: "yellow",
     Standing.UNKNOWN: "red",
@@ -102,6 +103,9 @@ def render(taken: FleetStatus, now: float) -> Iterator[list[Piece]]:
         verdict = ("by the log alone", "yellow")
     led = f"led by {taken.controller}  " if taken.controller else ""
     yield [("fleet ", "dim"), (taken.fleet, "bold"), f"  at sequence {taken.sequence}  ", (led, "dim"), verdict]
+    if taken.weights:
+        published = ", ".join(f"{pool} {version}" for pool, version in taken.weights.items())
+        yield [("weights published: ", "dim"), published]
     yield []
     yield from table([["worker", "life", "phase", "since", "address", "registered at"], *_workers(taken, now)])
     yield []
@@ -141,10 +145,11 @@ def _registrations(found: tuple[RegistrationStatus, ...]) -> Piece:
 
 
 def _registration(found: RegistrationStatus) -> str:
-    if found.state is Standing.REGISTERED:
-        return f"{found.proxy}: {found.url}"
     why = ": ".join(part for part in (found.gate, found.reason) if part)
-    return f"{found.proxy}: {found.state}" + (f" ({one_line(why, LONGEST_SHOWN)})" if why else "")
+    told = f" ({one_line(why, LONGEST_SHOWN)})" if why else ""
+    if found.state is Standing.REGISTERED:
+        return f"{found.proxy}: {found.url}" + (told if found.gate else "")
+    return f"{found.proxy}: {found.state}{told}"
 
 
 def _proxies(taken: FleetStatus) -> Iterator[list[Piece]]:

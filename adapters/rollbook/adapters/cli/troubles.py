@@ -1,4 +1,4 @@
-"""What is wrong at one proxy, a line each: what failed and is tried again, what is withheld, what cannot be done."""
+"""What is wrong at one proxy, a line each: what failed, is withheld, cannot be done or lacks its other half."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ def troubles(proxy: ProxyStatus, now: float) -> Iterator[list[Piece]]:
     if proxy.unsupported:
         what = f"{proxy.name}: a proxy of kind {proxy.kind} cannot do what should be done for "
         yield [what, (_first(proxy.unsupported), "yellow")]
+    for pool, partner in proxy.unpaired.items():
+        what = f"{proxy.name}: half of a pair: nobody of pool {partner} could take requests, so those of {pool} "
+        yield [what, ("cannot be used; they stay, and no others are added", "yellow")]
 
 
 def _failing(one: Failing, now: float) -> str:

@@ -277,6 +277,8 @@ FIELD_CHECKS: Final[dict[tuple[type, str], Check]] = {
     (PoolPolicy, "ready_path"): _ready_path,
     (PoolPolicy, "bootstrap"): _address_name,
     (PoolPolicy, "model"): _not_empty,
+    (PoolPolicy, "paired_with"): _name("pool"),
+    (PoolPolicy, "max_lag"): _none_or_more,
     (HealthPolicy, "url"): _url_template,
     (HealthPolicy, "path"): _path,
     (HealthPolicy, "actor"): _actor,

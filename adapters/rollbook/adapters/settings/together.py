@@ -137,6 +137,8 @@ def _check_pools(proxies: list[dict[str, Any]], pools: dict[str, Any]) -> Iterat
                     f"{pool!r} is not declared; {f'did you mean {near!r}?' if near else f'add [pools.{pool}]'}",
                 )
     yield from _check_roles(proxies, pools)
+    yield from _check_pairs(proxies, pools)
+    yield from _check_weights(pools)
     if any(proxy.get("pools") is None for proxy in proxies):
         return  # which pools that proxy serves is not known; its own problem is reported
     served = {pool for proxy in proxies for pool in proxy["pools"]}
@@ -168,6 +170,44 @@ def _check_roles(proxies: list[dict[str, Any]], pools: dict[str, Any]) -> Iterat
             elif kind.bootstrap and role == "prefill" and "bootstrap" not in pool:
                 needed = f"is missing: proxies of kind {kind.name!r} must be told where decode workers fetch from"
                 yield ("pools", name, "bootstrap"), f"{needed}; name the worker's address that has that port"
+
+
+def _check_pairs(proxies: list[dict[str, Any]], pools: dict[str, Any]) -> Iterator[Problem]:
+    pairs = {name: pool["paired_with"] for name, pool in pools.items() if pool and pool.get("paired_with")}
+    for name, partner in pairs.items():
+        here = ("pools", name, "paired_with")
+        if partner == name:
+            yield here, "names the pool itself; a pair is two pools"
+            continue
+        if partner not in pools:
+            near = nearest(partner, pools)
+            yield (
+                here,
+                f"{partner!r} is not declared; {f'did you mean {near!r}?' if near else f'add [pools.{partner}]'}",
+            )
+            continue
+        third = [one for one, other in pairs.items() if one != name and other in {name, partner} and one != partner]
+        if third or pairs.get(partner, name) != name:
+            other = third[0] if third else pairs[partner]
+            yield here, f"{partner!r} or {name!r} is paired with {other!r}, too; a pool has one partner"
+        for proxy in proxies:
+            served = set(proxy.get("pools") or ())
+            if len(served & {name, partner}) == 1:
+                lacking = partner if name in served else name
+                told = proxy.get("name") or "a proxy"
+                yield (
+                    here,
+                    f"{told} serves one of the two only, and would never be given it; add {lacking!r} to its pools",
+                )
+
+
+def _check_weights(pools: dict[str, Any]) -> Iterator[Problem]:
+    for name, pool in pools.items():
+        if pool is None or pool.get("require_weights", True) is not False:
+            continue
+        for key in ("max_lag", "stale"):
+            if pool.get(key) not in {None, getattr(PoolPolicy(), key)}:
+                yield ("pools", name, key), "has no meaning with require_weights = false"
 
 
 def untold_models(settings: Settings) -> Iterator[str]:

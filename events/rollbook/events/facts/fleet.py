@@ -67,6 +67,10 @@ class ObservedWorker(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Which life was seen."""
     serving: bool = True
     """False while it starts."""
+    cell_size: Count = 1
+    """Workers that live and die together, where the observer knows it."""
+    cell_incarnation: Incarnation | None = None
+    """Of its cell; needed for a cell of several. Left out: the observer does not know it, and what was said holds."""
 
 
 class FleetObserved(FleetFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -82,7 +86,7 @@ class FleetObserved(FleetFact, frozen=True, kw_only=True, omit_defaults=True, gc
     """The stream's last sequence before the listing began; lives begun after it are not touched."""
     workers: tuple[ObservedWorker, ...] = ()
     """All of these pools that were seen alive: `worker`, `incarnation`, and `serving`, which is false while one
-    starts."""
+    starts; of a cell of several also `cell_size` and `cell_incarnation`."""
 
 
 class ObserverSilent(FleetFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):

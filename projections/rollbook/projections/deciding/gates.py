@@ -29,6 +29,7 @@ class Gate(StrEnum):
     CELL_COMPLETE = "cell_complete"
     NOT_CORDONED = "not_cordoned"
     WEIGHTS_CURRENT = "weights_current"
+    PAIR_READY = "pair_ready"
     ADDRESS_KNOWN = "address_known"
     ADDRESS_FREE = "address_free"
     READY = "ready"
@@ -82,13 +83,60 @@ def unwanted(roster: Roster, policy: Policy, proxy: ProxyPolicy, name: str, inca
     return None if current == incarnation else f"superseded by incarnation {current}"
 
 
-def weights(roster: Roster, worker: Worker) -> Held | None:
-    """The admission gate that the log alone answers: are the worker's weights at the bar?"""
+def admission_by_log(roster: Roster, policy: Policy, proxy: ProxyPolicy, worker: Worker) -> Held | None:
+    """The first of those admission gates that the log alone answers."""
+    return weights(roster, policy, worker) or pair(roster, policy, proxy, worker)
+
+
+def weights(roster: Roster, policy: Policy, worker: Worker) -> Held | None:
+    """Does it hold a version that its pool takes: the one published last, or `max_lag` below it at most?
+
+    Who is ahead of it must have loaded that since: it knows of a version that is about to be published. Before that, it
+    is of a run that was given up for an older checkpoint.
+    """
     bar = roster.bars.get(worker.pool or "")
-    if bar is None or (worker.weights is not None and worker.weights >= bar):
+    pool = policy.pool(worker.pool)
+    if bar is None or not pool.require_weights:
         return None
-    holds = "no known version" if worker.weights is None else f"version {worker.weights}"
-    return Held(Gate.WEIGHTS_CURRENT, f"it holds {holds} of the weights, the bar is {bar}")
+    if worker.weights is None:
+        return Held(Gate.WEIGHTS_CURRENT, f"it has not said what weights it holds; version {bar.version} is published")
+    if worker.weights > bar.version:
+        if worker.weights_sequence > bar.sequence:
+            return None
+        return Held(
+            Gate.WEIGHTS_CURRENT,
+            f"it holds version {worker.weights} of the weights, and version {bar.version} was published after it",
+        )
+    if bar.version - worker.weights <= pool.max_lag:
+        return None
+    lag = f", which it may lag {pool.max_lag} behind" if pool.max_lag else ""
+    return Held(
+        Gate.WEIGHTS_CURRENT,
+        f"it holds version {worker.weights} of the weights; version {bar.version} is published{lag}",
+    )
+
+
+def pair(roster: Roster, policy: Policy, proxy: ProxyPolicy, worker: Worker) -> Held | None:
+    """Is there anybody of the pool that a request also needs, by all that the log says?
+
+    Asked of the roster and not of what is registered: otherwise each of the two would wait for the other for ever.
+    """
+    partner = policy.partner(worker.pool)
+    if partner is None or any(
+        other.pool == partner and _takes_requests(roster, policy, proxy, other) for other in roster.workers.values()
+    ):
+        return None
+    return Held(Gate.PAIR_READY, f"no worker of pool {partner!r}, which requests need too, could take any there")
+
+
+def _takes_requests(roster: Roster, policy: Policy, proxy: ProxyPolicy, worker: Worker) -> bool:
+    """Whether nothing that the log says keeps it out. Who lives since before the bar was raised may be in already."""
+    if standing(roster, policy, proxy, worker.name) is not None:
+        return False
+    if weights(roster, policy, worker) is None:
+        return True
+    bar = roster.bars[worker.pool or ""]
+    return worker.began < bar.sequence and policy.pool(worker.pool).stale != "remove"
 
 
 def address(worker: Worker, located: Located) -> Held | None:

@@ -44,6 +44,8 @@ class Remove(msgspec.Struct, frozen=True, gc=False):
     """The life that gets the URL, where that is why: without it, there is no reason to remove what belongs here."""
     moved_to: str | None = None
     """Where this very life is now, where that is why."""
+    outdated: bool = False
+    """Whether it passes every standing gate and goes for its weights (see `outdated`)."""
 
 
 class Strand(msgspec.Struct, frozen=True, gc=False):
@@ -76,6 +78,8 @@ class Adopt(msgspec.Struct, frozen=True, gc=False):
 
 Action = Add | Remove | Strand | Settle | Adopt
 
+NOBODY: Final[Mapping[str, str]] = MappingProxyType({})
+
 ALL: Final = Capabilities()
 """Of a proxy that lists, removes and tags."""
 
@@ -96,13 +100,14 @@ def make_plan(
     proxy: ProxyPolicy,
     observed: Observed,
     workers: Iterable[str] | None = None,
-    moved: Mapping[str, str] = MappingProxyType({}),
+    moved: Mapping[str, str] = NOBODY,
     capabilities: Capabilities = ALL,
+    outdated: Mapping[str, str] = NOBODY,
 ) -> Plan:
     """The next step for each of `workers`, or for every worker that roster, ledger or listing knows if None.
 
     `moved` says of listed workers, by name, at which URL they were found to be now. `capabilities` are the proxy's:
-    what it cannot do is not planned, or is only written down.
+    what it cannot do is not planned, or is only written down. `outdated` says who leaves for its weights, and why.
     """
     record = state.ledger.look(proxy.name)
     if workers is None:
@@ -124,7 +129,8 @@ def make_plan(
             moved_to = moved.get(name)
             if moved_to is not None and not _may_have(state.roster, name, moved_to, observed):
                 moved_to = None
-            actions.extend(_wanted(name, listed, lives, current.incarnation, moved_to, capabilities))
+            leaves = outdated.get(name)
+            actions.extend(_wanted(name, listed, lives, current.incarnation, moved_to, capabilities, leaves))
             known = lives.get(current.incarnation)
             if not listed and known is not None and known.told is Told.REGISTERED:
                 missing.append(name)
@@ -171,8 +177,9 @@ def _wanted(
     incarnation: int,
     moved_to: str | None,
     capabilities: Capabilities,
+    leaves: str | None,
 ) -> list[Action]:
-    """Exactly one entry of its current life may be listed."""
+    """Exactly one entry of its current life may be listed, and none if it `leaves` for that reason."""
     others = [own for own in listed if own.incarnation != incarnation]
     for own in others:
         if removable(lives, own, capabilities):
@@ -181,6 +188,8 @@ def _wanted(
     known = lives.get(incarnation)
     actions = _strand(name, others, lives, capabilities)
     actions += _settle(name, {life: told for life, told in lives.items() if life != incarnation}, listed)
+    if mine and leaves is not None and removable(lives, mine[0], capabilities):
+        return [Remove(name, incarnation, mine[0].entry, leaves, unless_wanted=False, outdated=True)]
     if mine:
         wrong = _misplaced(mine, known, moved_to)
         if wrong is None and mine[0].certain:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from rollbook.projections.deciding.observed import NO_GHOSTS, Life, Observed, Owned, observe
-from rollbook.projections.deciding.plan import Add, Plan, make_plan
+from rollbook.projections.deciding.plan import NOBODY, Add, Plan, make_plan
 from rollbook.projections.policy import Policy, ProxyPolicy
 from rollbook.projections.ports import Capabilities, Entry, Listing
 from rollbook.projections.state.fold import State
@@ -83,9 +83,11 @@ class Settled:
         keys: Iterable[str] | None,
         moved: Mapping[str, str],
         ghosts: Mapping[str, Life] = NO_GHOSTS,
+        outdated: Mapping[str, str] = NOBODY,
     ) -> Planned:
         """The next step of each of `keys`, or of everybody if None; as `make_plan` on the whole listing."""
         self.forget(moved)
+        self.forget(outdated)
         if keys is not None:
             keys = dict.fromkeys(keys)
             self.forget(keys)
@@ -97,7 +99,7 @@ class Settled:
             sizes[self._pool(name)] += sum(own.certain for own in owned)
         if not moved.keys().isdisjoint(observed.owned):
             observed = self._observe(state, listing, ghosts)
-        made = make_plan(state, self._policy, self._served, observed, names, moved, self._capabilities)
+        made = make_plan(state, self._policy, self._served, observed, names, moved, self._capabilities, outdated)
         if any(isinstance(action, Add) for action in made.actions):
             observed = self._observe(state, listing, ghosts)
         if keys is None:

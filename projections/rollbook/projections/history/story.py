@@ -79,7 +79,7 @@ async def _tell(past: Past, codec: Codec, asked: Asked, own: _Known, end: State,
     """`end` is the state at the end of the story; it says what else is to be read."""
     begin, _ = await past.ends()
     start, state = await _beginning(past, begin, asked.to)
-    others = _siblings(end, asked) if several else []
+    others = [*(_siblings(end, asked) if several else []), *_partners(end, asked)]
     teller = Teller(codec.fleet, asked.policy, asked.worker, asked.proxy, state.roster)
     root = f"rollbook.{codec.fleet}"
     subjects = [f"{root}.fleet", f"{root}.operator.fleet", f"{root}.operator.proxy.*"]
@@ -150,6 +150,15 @@ def _siblings(end: State, asked: Asked) -> list[str]:
     roster = end.roster
     known = roster.workers.get(asked.worker)
     return [] if known is None else [name for name in roster.siblings(known) if name != asked.worker]
+
+
+def _partners(end: State, asked: Asked) -> list[str]:
+    """The workers of the pool without which it is not added anywhere, where the configuration pairs the two."""
+    known = end.roster.workers.get(asked.worker)
+    partner = None if known is None or asked.policy is None else asked.policy.partner(known.pool)
+    if partner is None:
+        return []
+    return [worker.name for worker in end.roster.workers.values() if worker.pool == partner]
 
 
 async def _recorded(

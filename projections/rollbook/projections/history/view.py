@@ -94,7 +94,7 @@ def view(fleet: str, state: State, time: str) -> FleetThen:
         time,
         roster.run_id,
         roster.ended,
-        dict(roster.bars),
+        {pool: bar.version for pool, bar in roster.bars.items()},
         tuple(_worker(worker, roster, by_worker.pop(worker.name, [])) for worker in roster.workers.values()),
         tuple(_proxy(name, state) for name in state.ledger.proxies),
         tuple(one for lost in by_worker.values() for one in lost),

@@ -16,7 +16,7 @@ from rollbook.events import parse_worker
 from rollbook.events.facts.base import LONGEST_URL
 from rollbook.projections.deciding import gates
 from rollbook.projections.deciding.gates import Gate, Held
-from rollbook.projections.policy import Policy
+from rollbook.projections.policy import Policy, ProxyPolicy
 from rollbook.projections.ports import Identity, Located, ProviderError, Readiness, WorkerProvider
 from rollbook.projections.state.roster import Roster
 from rollbook.projections.state.worker import Worker
@@ -48,12 +48,14 @@ class Admission:
         self._seconds = policy.reconcile.call_deadline
         self._listing: asyncio.Task[str | None] | None = None
 
-    async def locate(self, name: str, incarnation: int, canonical: Callable[[str], str]) -> Site | Held:
-        """Where this very life is, or the gate that holds it back."""
+    async def locate(
+        self, name: str, incarnation: int, proxy: ProxyPolicy, canonical: Callable[[str], str]
+    ) -> Site | Held:
+        """Where this very life is, or the gate that holds it back from `proxy`."""
         worker = self._roster().workers.get(name)
         if worker is None or worker.incarnation != incarnation:
             return Held(Gate.SERVING, f"incarnation {incarnation} is not the current one any more")
-        if (held := gates.weights(self._roster(), worker)) is not None:
+        if (held := self._by_log(proxy, worker)) is not None:
             return held
         located = await self._ask_provider(worker)
         if isinstance(located, Held):
@@ -61,7 +63,7 @@ class Admission:
         if worker.incarnation != incarnation:
             return Held(Gate.SERVING, f"incarnation {incarnation} ended while its address was asked for")
         # Once more: who calls right after this adds nobody below a bar that was raised meanwhile.
-        return gates.weights(self._roster(), worker) or self._site(worker, located, canonical)
+        return self._by_log(proxy, worker) or self._site(worker, located, canonical)
 
     async def where(self, names: Iterable[str]) -> dict[str, Located]:
         """What the provider says now of these workers, in one question; nothing if it does not answer."""
@@ -71,18 +73,20 @@ class Admission:
         except Exception:  # noqa: BLE001 - unknown is never no: who cannot be asked about has not moved
             return {}
 
-    def site(self, name: str, located: Located, canonical: Callable[[str], str]) -> Site | Held:
+    def site(self, name: str, located: Located, proxy: ProxyPolicy, canonical: Callable[[str], str]) -> Site | Held:
         """Where the present life of `name` is by that answer, or the gate that would keep it from being added now."""
-        roster = self._roster()
-        worker = roster.workers.get(name)
+        worker = self._roster().workers.get(name)
         if worker is None:
             return Held(Gate.NOT_FORGOTTEN, "the log does not know it any more")
-        return gates.weights(roster, worker) or self._site(worker, located, canonical)
+        return self._by_log(proxy, worker) or self._site(worker, located, canonical)
 
-    async def sites(self, names: Iterable[str], canonical: Callable[[str], str]) -> dict[str, Site]:
+    def _by_log(self, proxy: ProxyPolicy, worker: Worker) -> Held | None:
+        return gates.admission_by_log(self._roster(), self._policy, proxy, worker)
+
+    async def sites(self, names: Iterable[str], proxy: ProxyPolicy, canonical: Callable[[str], str]) -> dict[str, Site]:
         """Where these workers are now: of those whose present life may be added and is found there."""
         found = await self.where(names)
-        sites = {name: self.site(name, located, canonical) for name, located in found.items()}
+        sites = {name: self.site(name, located, proxy, canonical) for name, located in found.items()}
         return {name: site for name, site in sites.items() if isinstance(site, Site)}
 
     def _site(self, worker: Worker, located: Located, canonical: Callable[[str], str]) -> Site | Held:

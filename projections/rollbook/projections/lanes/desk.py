@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from rollbook.projections.deciding import gates
 from rollbook.projections.deciding.gates import Held
 from rollbook.projections.deciding.observed import Life
+from rollbook.projections.deciding.outdated import outdated
 from rollbook.projections.lanes.admission import Admission, Site
 from rollbook.projections.lanes.listing import Reader, bounded
 from rollbook.projections.lanes.notes import Notes
@@ -66,6 +67,10 @@ class Desk:
         """Why this life does not belong here, by the roster as it is now."""
         return gates.unwanted(self.state.roster, self.policy, self.served, name, incarnation)
 
+    def outdated(self, name: str) -> bool:
+        """Whether it leaves for its weights, by the fold as it is now."""
+        return name in outdated(self.state, self.policy, self.served)
+
     def on_hold(self) -> str | None:
         """Why no admin call may be made now, by an operator's word."""
         decision = self.state.roster.holding(self.served.name)
@@ -73,7 +78,7 @@ class Desk:
 
     async def locate(self, life: Life) -> Site | Held:
         """Where this life is now."""
-        return await self.admission.locate(*life, self.proxy.canonical_url)
+        return await self.admission.locate(*life, self.served, self.proxy.canonical_url)
 
     async def call(self, call: Callable[[], Awaitable[Answer]], verb: str) -> Answer:
         """An admin call with its deadline; no usable answer is a failure whose effect is unknown and read back.

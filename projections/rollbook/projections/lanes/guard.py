@@ -104,12 +104,15 @@ class Guard:
         self._unjudged = {life: reason for life, reason in self._unjudged.items() if life in guarded}
 
     def ground(self, removal: Remove) -> Ground:
-        """What a removal stands on. That of a life which belongs here (a spare entry, a move) is certain."""
+        """What a removal stands on.
+
+        That of a life which belongs here (a spare entry, a move) is certain, and planned if it goes for its weights.
+        """
         name, incarnation = removal.worker, removal.incarnation
         if removal.heir is not None:
             return Ground.DIRECT
         if gates.unwanted(self._roster, self._policy, self._served, name, incarnation) is None:
-            return Ground.DIRECT
+            return Ground.PLANNED if removal.outdated else Ground.DIRECT
         return ground(self._roster, self._policy, self._served, name, incarnation)
 
     def forced_by(self, removal: Remove) -> str | None:

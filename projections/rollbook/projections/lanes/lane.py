@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 
 from rollbook.projections.deciding import plan
-from rollbook.projections.deciding.gates import Held
+from rollbook.projections.deciding.gates import Gate, Held
 from rollbook.projections.deciding.ghosts import Ghosts
 from rollbook.projections.deciding.observed import Observed
+from rollbook.projections.deciding.outdated import outdated
 from rollbook.projections.deciding.settled import Planned, Settled
 from rollbook.projections.ending import end
 from rollbook.projections.lanes.admission import Admission
@@ -107,6 +108,8 @@ class Lane:
             self._agenda.add_everybody(hurry=True)
         if marks.workers:
             self._agenda.add(marks.workers)
+            # Whoever waits for a partner may have found one among them.
+            self._agenda.add(name for name, held in self.held.items() if held.gate is Gate.PAIR_READY)
 
     def force_once(self, by: str) -> None:
         """Let the next full pass exceed the removal budget, on the word of `by`; and let it come now."""
@@ -204,7 +207,10 @@ class Lane:
     async def _act(self, seen: Seen, keys: dict[str, None], *, full: bool) -> None:
         state = self._projector.state
         ghosts = self._ghosts.now(self._desk.record, self._clock.monotonic())
-        planned = self._settled.plan(state, seen.listing, None if full else keys, self._moves.to, ghosts)
+        leaving = outdated(state, self._policy, self._served)
+        if not full:
+            keys |= dict.fromkeys(name for name in leaving if name not in self._retries)
+        planned = self._settled.plan(state, seen.listing, None if full else keys, self._moves.to, ghosts, leaving)
         made, observed = planned.plan, planned.observed
         self._guard.listed(planned.sizes)
         needing = {*self._flights.names, *(action.worker for action in made.actions)}

@@ -45,7 +45,7 @@ class Moves:
         for name, where in located.items():
             if self._at_home.get(name) == (where, places[name]):
                 continue
-            site = admission.site(name, where, canonical)
+            site = admission.site(name, where, self._desk.served, canonical)
             if not isinstance(site, Site):
                 continue
             if site.url == places[name]:

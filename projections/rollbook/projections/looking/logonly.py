@@ -15,6 +15,7 @@ from rollbook.projections.looking.status import (
     ProxyStatus,
     RegistrationStatus,
     Standing,
+    bars,
     worker_status,
 )
 from rollbook.projections.policy import Policy, ProxyPolicy
@@ -73,6 +74,7 @@ def status_of(state: State, policy: Policy, time: str) -> FleetStatus:
         proxies=tuple(proxies),
         notes=(NOTE,),
         decisions=decisions(state.roster),
+        weights=bars(state.roster),
     )
 
 

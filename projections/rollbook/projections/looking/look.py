@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 from rollbook.events.times import parse_rfc3339, rfc3339
 from rollbook.projections.deciding import gates
-from rollbook.projections.deciding.gates import Held
+from rollbook.projections.deciding.gates import Gate, Held
 from rollbook.projections.deciding.observed import Observed, Owned, observe
 from rollbook.projections.deciding.occupied import in_the_way
+from rollbook.projections.deciding.outdated import outdated
 from rollbook.projections.deciding.plan import Add, removable
 from rollbook.projections.lanes.admission import PROBES_IN_FLIGHT, Admission
 from rollbook.projections.lanes.listing import listed_now
@@ -21,6 +22,7 @@ from rollbook.projections.looking.status import (
     ProxyStatus,
     RegistrationStatus,
     Standing,
+    bars,
     worker_status,
 )
 from rollbook.projections.policy import Policy, ProxyPolicy
@@ -81,6 +83,7 @@ class Look:
             tuple(proxies),
             tuple(self._notes),
             decisions(self._state.roster),
+            weights=bars(self._state.roster),
         )
 
     async def _locate(self) -> dict[str, Located]:
@@ -119,7 +122,8 @@ class Look:
             )
         observed = observe(self._policy.fleet, self._state.ledger.look(name), answer, self._proxies[name].capabilities)
         names = dict.fromkeys([*self._served(served), *observed.owned])
-        standings = await asyncio.gather(*(self._standing(worker, served, observed) for worker in names))
+        leaving = outdated(self._state, self._policy, served)
+        standings = await asyncio.gather(*(self._standing(worker, served, observed, leaving) for worker in names))
         found = dict(zip(names, standings, strict=True))
         registered = sum(r.state is Standing.REGISTERED for r in standings)
         missing = sum(r.state is Standing.MISSING for r in standings)
@@ -135,7 +139,14 @@ class Look:
             failing=self._failing(name, found),
             withheld=_in(found, Standing.WITHHELD),
             unsupported=_in(found, Standing.UNSUPPORTED),
+            unpaired=self._unpaired(found),
         )
+
+    def _unpaired(self, found: Mapping[str, RegistrationStatus]) -> dict[str, str]:
+        waiting = (worker for worker, one in found.items() if one.url is not None and one.gate == Gate.PAIR_READY)
+        pools = dict.fromkeys(self._state.roster.workers[worker].pool for worker in waiting)
+        pairs = ((pool, self._policy.partner(pool)) for pool in pools)
+        return {pool: partner for pool, partner in pairs if pool is not None and partner is not None}
 
     def _failing(self, proxy: str, found: Mapping[str, RegistrationStatus]) -> tuple[Failing, ...]:
         """Who is being tried again is among them: it did not work until now."""
@@ -160,7 +171,9 @@ class Look:
         """The workers whose pool this proxy serves."""
         return [worker.name for worker in self._state.roster.workers.values() if worker.pool in served.pools]
 
-    async def _standing(self, name: str, served: ProxyPolicy, observed: Observed) -> RegistrationStatus:
+    async def _standing(
+        self, name: str, served: ProxyPolicy, observed: Observed, leaving: Mapping[str, str]
+    ) -> RegistrationStatus:
         worker = self._state.roster.workers.get(name)
         listed = observed.owned.get(name, [])
         held = gates.standing(self._state.roster, self._policy, served, name)
@@ -172,14 +185,19 @@ class Look:
                 found = self._unwanted(served, own, *why)
                 if found.state is not Standing.UNSUPPORTED or held is not None:
                     return found
-        if held is not None:
-            return RegistrationStatus(served.name, Standing.OUT, None, str(held.gate), held.reason)
-        if any(own.incarnation == current and own.certain for own in listed):
-            return RegistrationStatus(served.name, Standing.REGISTERED, url, None, None)
+        if held is not None or worker is None:
+            return _at(served, Standing.OUT, None, held)
+        mine = next((own for own in listed if own.incarnation == current and own.certain), None)
+        if mine is not None:
+            again = gates.admission_by_log(self._state.roster, self._policy, served, worker)
+            if name in leaving and again is not None:
+                return self._unwanted(served, mine, str(again.gate), again.reason)
+            return _at(served, Standing.REGISTERED, url, again)
         async with self._probes:
             admitted = await self._admitted(name, current, served, observed)
         if isinstance(admitted, Held):
-            return RegistrationStatus(served.name, Standing.OUT, None, str(admitted.gate), admitted.reason)
+            out = Standing.PENDING_WEIGHTS if admitted.gate is Gate.WEIGHTS_CURRENT else Standing.OUT
+            return _at(served, out, None, admitted)
         told = self._state.ledger.look(served.name).registrations.get(name, {}).get(current)
         reason = "not registered yet" if told is None else f"{told.told}: {told.reason}".removesuffix(": ")
         never = told is not None and told.told is Told.ADD_UNSUPPORTED
@@ -201,7 +219,7 @@ class Look:
 
     async def _admitted(self, name: str, incarnation: int, served: ProxyPolicy, observed: Observed) -> str | Held:
         proxy = self._proxies[served.name]
-        site = await self._admission.locate(name, incarnation, proxy.canonical_url)
+        site = await self._admission.locate(name, incarnation, served, proxy.canonical_url)
         if isinstance(site, Held):
             return site
         add, state = Add(name, incarnation), self._state
@@ -209,6 +227,11 @@ class Look:
         if blocked is not None and blocked[1] is None:
             return blocked[0]
         return await self._admission.ready(name, site) or site.url
+
+
+def _at(served: ProxyPolicy, state: Standing, url: str | None, held: Held | None) -> RegistrationStatus:
+    gate, reason = (None, None) if held is None else (str(held.gate), held.reason)
+    return RegistrationStatus(served.name, state, url, gate, reason)
 
 
 def _in(found: Mapping[str, RegistrationStatus], state: Standing) -> tuple[str, ...]:

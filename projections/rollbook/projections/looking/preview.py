@@ -17,6 +17,7 @@ from rollbook.projections.deciding import plan
 from rollbook.projections.deciding.gates import Held
 from rollbook.projections.deciding.observed import Observed, observe
 from rollbook.projections.deciding.occupied import in_the_way
+from rollbook.projections.deciding.outdated import outdated
 from rollbook.projections.deciding.plan import Add, Remove
 from rollbook.projections.policy import Policy, ProxyPolicy
 from rollbook.projections.ports import Capabilities, Listing
@@ -153,10 +154,11 @@ def steps_at(
     capabilities: Capabilities = plan.ALL,
 ) -> tuple[dict[str, Steps], int]:
     """By worker: all that is to be done at one proxy; and how many outcomes are only to be written down."""
-    made = plan.make_plan(state, policy, served, observed, moved=moved, capabilities=capabilities)
+    leaving = outdated(state, policy, served)
+    made = plan.make_plan(state, policy, served, observed, None, moved, capabilities, leaving)
     calls = {action.worker: action for action in made.actions if isinstance(action, (Add, Remove))}
     unrecorded = sum(not isinstance(action, (Add, Remove)) for action in made.actions)
-    followed = {name: _follow(state, policy, served, observed, moved, capabilities, name) for name in calls}
+    followed = {name: _follow(state, policy, served, observed, moved, capabilities, leaving, name) for name in calls}
     return followed, unrecorded
 
 
@@ -167,6 +169,7 @@ def _follow(
     observed: Observed,
     moved: Mapping[str, str],
     capabilities: Capabilities,
+    leaving: Mapping[str, str],
     name: str,
 ) -> Steps:
     """One step after the other, each on a listing without what went before it."""
@@ -174,11 +177,13 @@ def _follow(
     removals: list[Remove] = []
     while True:
         seen = Observed({name: left} if left else {}, (), observed.urls)
-        actions = plan.make_plan(state, policy, served, seen, [name], moved, capabilities).actions
+        actions = plan.make_plan(state, policy, served, seen, [name], moved, capabilities, leaving).actions
         removal = next((action for action in actions if isinstance(action, Remove)), None)
         if removal is None:
             return Steps(tuple(removals), next((action for action in actions if isinstance(action, Add)), None))
         removals.append(removal)
+        if removal.outdated:
+            return Steps(tuple(removals), None)  # it is added again once it holds another version
         left = [own for own in left if own.entry is not removal.entry]
 
 

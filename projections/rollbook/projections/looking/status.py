@@ -9,6 +9,7 @@ import msgspec
 
 from rollbook.projections.ports import Located
 from rollbook.projections.state.decisions import DecisionStatus
+from rollbook.projections.state.roster import Roster
 from rollbook.projections.state.worker import Worker
 
 
@@ -18,6 +19,8 @@ class Standing(StrEnum):
     REGISTERED = "registered"
     OUT = "out"
     """Not listed, and a gate says why."""
+    PENDING_WEIGHTS = "pending_weights"
+    """Not listed: it waits until it holds the version of the weights that was published. No drift."""
     MISSING = "missing"
     """It belongs there, passes every gate, and is not listed: drift."""
     UNWANTED = "unwanted"
@@ -41,6 +44,7 @@ class RegistrationStatus(msgspec.Struct, frozen=True):
     state: Standing
     url: str | None
     gate: str | None
+    """The first that it fails; of a registered one an admission gate, which evicts nobody."""
     reason: str | None
 
 
@@ -59,6 +63,8 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     """`host:port` by the provider's word now; None if it does not know or does not answer."""
     suspicion: str | None
     registrations: tuple[RegistrationStatus, ...]
+    weights: int | None = None
+    """The version that its present life said it holds."""
 
 
 class Failing(msgspec.Struct, frozen=True):
@@ -94,6 +100,9 @@ class ProxyStatus(msgspec.Struct, frozen=True):
     """Workers that do not belong there and stay for now [I12]."""
     unsupported: tuple[str, ...] = ()
     """Workers for which this kind of proxy cannot do what should be done."""
+    unpaired: dict[str, str] = {}
+    """Pools that have entries here and wait for another, by which requests need both: nobody of that one could take
+    any."""
 
 
 class FleetStatus(msgspec.Struct, frozen=True):
@@ -112,6 +121,8 @@ class FleetStatus(msgspec.Struct, frozen=True):
     """In the order in which they were made."""
     controller: str | None = None
     """Who leads; None if no controller was asked."""
+    weights: dict[str, int] = {}
+    """By pool: the version that was published last."""
 
 
 def worker_status(
@@ -132,4 +143,10 @@ def worker_status(
         None if primary is None else str(primary),
         worker.suspicion,
         registrations,
+        worker.weights,
     )
+
+
+def bars(roster: Roster) -> dict[str, int]:
+    """By pool: the version of the weights that was published last."""
+    return {pool: bar.version for pool, bar in roster.bars.items()}

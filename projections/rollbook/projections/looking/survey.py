@@ -90,25 +90,27 @@ class Survey:
     async def _ask(self, admission: Admission, served: ProxyPolicy, proxy: Proxy, listing: Listing) -> Answers:
         record, capabilities = self._state.ledger.look(served.name), proxy.capabilities
         observed = observe(self._policy.fleet, record, listing, capabilities)
-        moved = await self._moved(admission, proxy, observed)
+        moved = await self._moved(admission, served, proxy, observed)
         steps, _ = steps_at(self._state, self._policy, served, observed, moved, capabilities)
         adds = newcomers(steps)
-        admitted = await asyncio.gather(*(self._admit(admission, proxy, add) for add in adds))
+        admitted = await asyncio.gather(*(self._admit(admission, served, proxy, add) for add in adds))
         answers = {add.worker: answer for add, answer in zip(adds, admitted, strict=True)}
         return Answers(
             listing=listing, capabilities=capabilities, admitted=answers, moved=moved, budget=self._budget(served.name)
         )
 
-    async def _moved(self, admission: Admission, proxy: Proxy, observed: Observed) -> dict[str, str]:
+    async def _moved(
+        self, admission: Admission, served: ProxyPolicy, proxy: Proxy, observed: Observed
+    ) -> dict[str, str]:
         listed = {name: owned[0].entry.url for name, owned in observed.owned.items() if len(owned) == 1}
-        found = await admission.sites(listed, proxy.canonical_url)
+        found = await admission.sites(listed, served, proxy.canonical_url)
         elsewhere = {name: site for name, site in found.items() if site.url != listed[name]}
         held = await asyncio.gather(*(self._ready(admission, name, site) for name, site in elsewhere.items()))
         return {name: site.url for (name, site), no in zip(elsewhere.items(), held, strict=True) if no is None}
 
-    async def _admit(self, admission: Admission, proxy: Proxy, add: Add) -> str | Held:
+    async def _admit(self, admission: Admission, served: ProxyPolicy, proxy: Proxy, add: Add) -> str | Held:
         async with self._probes:
-            site = await admission.locate(add.worker, add.incarnation, proxy.canonical_url)
+            site = await admission.locate(add.worker, add.incarnation, served, proxy.canonical_url)
         if isinstance(site, Held):
             return site
         return await self._ready(admission, add.worker, site) or site.url

@@ -132,8 +132,16 @@ def _not_at(state: State, proxy: str, worker: Worker) -> str | None:
     if hold is not None:
         return f"{proxy} is held by {hold.by}: {hold.why}"
     if life is None:
-        return f"not registered at {proxy} yet"
+        bar = state.roster.bars.get(worker.pool or "")
+        holds = (
+            "" if bar is None or worker.weights == bar.version else f" ({_holds(worker)}, {bar.version} is published)"
+        )
+        return f"not registered at {proxy} yet{holds}"
     return f"{proxy}: {life.told}" + (f" ({life.reason})" if life.reason else "")
+
+
+def _holds(worker: Worker) -> str:
+    return "it has not said what weights it holds" if worker.weights is None else f"it holds weights {worker.weights}"
 
 
 def _still_there(state: State, name: str, incarnation: int | None, pools: Pools | None) -> str | None:

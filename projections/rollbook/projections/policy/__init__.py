@@ -5,8 +5,17 @@ Plain data without a default that could surprise; `rollbook.toml` is read into i
 
 from __future__ import annotations
 
-from rollbook.projections.policy.fleet import Policy, PoolPolicy, ProxyPolicy, ReconcilePolicy, SnapshotPolicy
+from rollbook.projections.policy.fleet import Policy, PoolPolicy, ProxyPolicy, ReconcilePolicy, SnapshotPolicy, Stale
 from rollbook.projections.policy.health import HealthPolicy
 from rollbook.projections.policy.recovery import RecoveryPolicy
 
-__all__ = ["HealthPolicy", "Policy", "PoolPolicy", "ProxyPolicy", "ReconcilePolicy", "RecoveryPolicy", "SnapshotPolicy"]
+__all__ = [
+    "HealthPolicy",
+    "Policy",
+    "PoolPolicy",
+    "ProxyPolicy",
+    "ReconcilePolicy",
+    "RecoveryPolicy",
+    "SnapshotPolicy",
+    "Stale",
+]

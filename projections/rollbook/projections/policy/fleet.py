@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from rollbook.projections.policy.health import HealthPolicy
 from rollbook.projections.policy.recovery import RecoveryPolicy
 from rollbook.projections.ports import Role
+
+Stale = Literal["keep", "replace", "remove"]
+"""What becomes of registered workers whose weights are not good enough any more."""
 
 
 class PoolPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +32,19 @@ class PoolPolicy(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None = None
     """Model id under which sglang and routed API proxies file this pool's workers; other kinds are not told it. It is
     also the one that `verify` asks for. None leaves it to the proxy."""
+    paired_with: str | None = None
+    """The pool that a request also needs, such as `decode` for `prefill`: as long as a proxy that serves both has no
+    worker of the one that could take requests, no worker of the other is added there. Nobody is removed for it. One of
+    the two names the other."""
+    require_weights: bool = True
+    """Whether a worker must hold the published version of the weights to be added, from the first one that is published
+    for this pool on. Until it does it is shown as `pending_weights`."""
+    max_lag: int = 0
+    """By how much its version may be lower than the published one."""
+    stale: Stale = "keep"
+    """What becomes of a registered worker whose version is not good enough any more, since a new one was published.
+    `keep` lets it serve on until it is down, `replace` removes one for each worker of the pool that holds the new
+    version and is registered at that proxy, so that at least half of them always stay; `remove` removes all at once."""
     health: HealthPolicy = HealthPolicy()
     """How `rollbook monitor` watches this pool."""
     recovery: RecoveryPolicy = RecoveryPolicy()
@@ -100,6 +118,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     def pool(self, name: str | None) -> PoolPolicy:
         """The policy of a pool; a pool that the file does not name has the defaults."""
         return self.pools.get(name or "", _DEFAULT_POOL)
+
+    def partner(self, pool: str | None) -> str | None:
+        """The pool without which workers of `pool` are not added; whichever of the two names the other."""
+        named = self.pool(pool).paired_with
+        if named is not None or pool is None:
+            return named
+        return next((name for name, other in self.pools.items() if other.paired_with == pool), None)
 
 
 _DEFAULT_POOL = PoolPolicy(requires_proxy=False)

@@ -37,7 +37,7 @@ from rollbook.projections.state.bounds import shortened
 from rollbook.projections.state.cells import Cell, Cells, enter, key_of, leave
 from rollbook.projections.state.repetition import Remembered, repeated
 from rollbook.projections.state.transitions import NOT_SEEN, STALE, Relation, relate, rule
-from rollbook.projections.state.worker import LIVE, Decision, Phase, Worker, new_worker
+from rollbook.projections.state.worker import LIVE, Bar, Decision, Phase, Worker, new_worker
 
 MOST_OBSERVERS: Final = 256
 """Observers whose last listing is remembered; whoever was silent for longest is forgotten first."""
@@ -72,8 +72,8 @@ class Roster(msgspec.Struct, gc=False):
     """Who had them forgotten, and why."""
     cells: Cells = {}
     declared: dict[str, Cell] = {}
-    bars: dict[str, int] = {}
-    """By pool: the version of the weights published last."""
+    bars: dict[str, Bar] = {}
+    """By pool: what was published last."""
     held: dict[str, Decision] = {}
     """Proxies whose reconciliation an operator holds; `""` stands for all."""
     observers: dict[str, int] = {}
@@ -237,7 +237,7 @@ class Roster(msgspec.Struct, gc=False):
                 self.declared[key] = Cell(fact.size, fact.cell_incarnation)
                 return Change(tuple(self.cells.get(key, ())))
             case WeightsPublished():
-                self.bars[fact.pool] = fact.version
+                self.bars[fact.pool] = Bar(fact.version, recorded.sequence)
                 return Change(everything=True)
             case FleetObserved():
                 return self._observed(fact, recorded)
@@ -310,13 +310,16 @@ class Roster(msgspec.Struct, gc=False):
         if worker.pool is not None and worker.pool not in fact.pools:
             return ()
         relation = relate(line.incarnation, worker.incarnation)
+        told = line.cell_incarnation if relation is not Relation.SAME or worker.cell_incarnation is None else None
         target = Phase.SERVING if line.serving else Phase.STARTING
         if relation is Relation.OLDER:
             return ()
         if relation is Relation.NEWER:
             self.workers[line.worker] = worker
             self._remember(line.worker)
+            size = worker.cell_size
             worker.begin_life(line.incarnation, recorded.sequence)
+            worker.cell_size = size  # a listing may not say it, and a cell keeps its size
             self._place(worker, (worker.pool, worker.cell))
         elif worker.phase is Phase.DOWN:
             healed = worker.evidence == "not_observed" and worker.last <= fact.as_of
@@ -324,10 +327,18 @@ class Roster(msgspec.Struct, gc=False):
                 return ()
             worker.evidence = None
         elif worker.phase is not Phase.STARTING or target is Phase.STARTING:
-            return ()
+            return self._enters_cell(worker, line.cell_size, told)
+        self._enters_cell(worker, line.cell_size, told)
         self._move(worker, target, recorded)
         worker.reason = f"{fact.observer} listed it"
         self._restored(worker)
+        return self.siblings(worker)
+
+    def _enters_cell(self, worker: Worker, size: int, cell_incarnation: int | None) -> Iterable[str]:
+        """A listing may be the first to say of which life of its cell it is; return whose standing that changes."""
+        if cell_incarnation is None:
+            return ()
+        worker.cell_size, worker.cell_incarnation = max(1, size), cell_incarnation
         return self.siblings(worker)
 
 

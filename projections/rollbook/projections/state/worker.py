@@ -48,6 +48,14 @@ class Decision(msgspec.Struct, frozen=True, gc=False):
     sequence: int
 
 
+class Bar(msgspec.Struct, frozen=True, gc=False):
+    """The version of the weights that was published last for a pool, whether or not it is the highest."""
+
+    version: int
+    sequence: int
+    """The fact that said so: what a worker loaded before it and is higher belongs to a run that was given up."""
+
+
 class Suspension(msgspec.Struct, frozen=True, gc=False):
     """Asleep on purpose."""
 
@@ -85,6 +93,9 @@ class Worker(msgspec.Struct, omit_defaults=True, gc=False):
     suspicion: str | None = None
     suspension: Suspension | None = None
     weights: int | None = None
+    """The version that this life said it holds."""
+    weights_sequence: int = 0
+    """The fact that said so."""
     drain: Decision | None = None
     """Who asked for its draining, if a person did."""
     drain_seconds: float | None = None
@@ -109,6 +120,7 @@ class Worker(msgspec.Struct, omit_defaults=True, gc=False):
         self.suspicion = None
         self.suspension = None
         self.weights = None
+        self.weights_sequence = 0
         self.drain = None
         self.drain_seconds = None
         self.lease = None
@@ -152,7 +164,7 @@ class Worker(msgspec.Struct, omit_defaults=True, gc=False):
                 self.suspicion = None
                 self.suspension = None
             case WeightsLoaded():
-                self.weights = fact.version
+                self.weights, self.weights_sequence = fact.version, sequence
             case _:
                 return
 
