@@ -197,6 +197,38 @@ def test_gates_that_are_none_are_said_so(call, a_run, folder, gates):
     assert "gates.toml" in call("replay", "--with", "gates.toml", code=Exit.USAGE)
 
 
+def test_what_others_publish_ends_no_command_and_moves_no_cursor(call, a_run, folder, capsys, nats_server, fleet):
+    """[I9] Attributes that are no text, types and subjects with escapes, times that no calendar has."""
+    stream = FleetStream(nats_server.url, fleet)
+    head = f'{{"specversion":"1.0","id":"1","source":"rollbook://{fleet}/p","type":"'.encode()
+    w = b'","subject":"rollout-0-0","data":{"worker":"rollout-0-0","incarnation":1,"seen":0}'
+    noted = '{{"archivedsequence":"{}","archivedtime":"0001-01-01T00:00:00+23:59","archivedsubject":"{}",'
+    subject = f"rollbook.{fleet}.worker.rollout-0-0"
+    up = head + b"rollbook.worker.up.v1" + w
+    for where, payload in (
+        (subject, up + b',"extra":"\xff"}'),
+        (subject, up + b',\r"extra":"\xc2\x9b31m"}'),
+        (subject, head + b"rollbook.worker.\\u001b[31m.v1" + w + b"}"),
+        (f"rollbook.{fleet}.worker.\x1b[31m", b"\x1b[31m"),
+        (subject, noted.format(10, subject).encode() + up[1:] + b"}"),
+    ):
+        stream.put(where, payload)
+    for command in (
+        ("log",),
+        ("log", "--json"),
+        ("explain", "rollout-0-0"),
+        ("status", "--at", "now"),
+        ("replay",),
+        ("timeline", "-o", "run.svg"),
+        ("export", "run.jsonl.zst"),
+    ):
+        capsys.readouterr()
+        assert run(list(command), os.environ) == Exit.DONE, capsys.readouterr().err
+        streams = capsys.readouterr()
+        assert [c for c in streams.out + streams.err if not c.isprintable() and c != "\n"] == [], command
+    assert len(call("log", "--json").splitlines()) == 9
+
+
 def test_a_comparison_with_nothing_says_so(call, a_run, capsys):
     call("replay")
     assert run(["replay", "--check"], os.environ) == Exit.DONE

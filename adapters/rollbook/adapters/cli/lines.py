@@ -152,4 +152,4 @@ def _value(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text[:200], ensure_ascii=not text.isprintable())
+    return f'"{one_line(text[:200])}"' if not text.isprintable() else json.dumps(text[:200], ensure_ascii=False)

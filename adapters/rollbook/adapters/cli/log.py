@@ -16,7 +16,7 @@ from cyclopts.validators import Number
 from rollbook.adapters.cli.common import ConfigFile, Json, load_client_config, run, start_logs
 from rollbook.adapters.cli.exits import Exit
 from rollbook.adapters.cli.lines import describe, describe_unreadable, resolve_types
-from rollbook.adapters.cli.output import Lines, out, say
+from rollbook.adapters.cli.output import Lines, json_text, one_line, out, say
 from rollbook.adapters.cli.past import Archive, Until, parse_since, parse_until
 from rollbook.adapters.cli.reading import read_in_order
 from rollbook.adapters.settings import Client
@@ -201,8 +201,10 @@ class _JsonWriter:
 
     def fact(self, stored: Stored, recorded: Recorded) -> None:
         payload = stored.payload
-        # JSON may be stored with line breaks in it, and then would be more than one line.
-        out((msgspec.json.format(payload, indent=-1) if b"\n" in payload else payload).decode(), flush=self._flush)
+        # JSON may be stored with line breaks in it, and then would be more than one line; and attributes that are not
+        # read may hold bytes that are no text.
+        one = msgspec.json.format(payload, indent=-1) if b"\n" in payload or b"\r" in payload else payload
+        out(json_text(one.decode(errors="replace")), flush=self._flush)
 
     def unreadable(self, stored: Stored, why: Undecodable) -> None:
-        say(f"sequence {stored.sequence} on {stored.subject} is no fact: {why}")
+        say(f"sequence {stored.sequence} on {one_line(stored.subject)} is no fact: {one_line(str(why))}")

@@ -6,10 +6,11 @@ import contextlib
 import io
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 Piece = str | tuple[str, str]
 """Text, or text with the name of a rich style."""
+
+_MOVES: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Letters that move a cursor, colour, or turn text round; a tab and the end of a line are left."""
+_NOT_PLAIN: Final = re.compile(r"[^\t\n -~]")
 
 
 def prepare_streams() -> None:
@@ -49,13 +54,24 @@ def out(text: str, *, flush: bool = False) -> None:
 
 def out_json(value: Any) -> None:
     """Print one JSON document on one line."""
-    out(json.dumps(value, ensure_ascii=False))
+    out(json_text(json.dumps(value, ensure_ascii=False)))
+
+
+def json_text(document: str) -> str:
+    """The same document, with what a terminal would obey, or this output cannot write, as JSON escapes it."""
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
+    return (_MOVES if unicode else _NOT_PLAIN).sub(_escaped, document)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    letter = found[0]
+    return json.dumps(letter)[1:-1] if letter > "\x7f" else f"\\u{ord(letter):04x}"
 
 
 def say(text: str) -> None:
     """Tell the person something that is not data; if nobody listens, that is no failure."""
     with contextlib.suppress(BrokenPipeError):
-        print(text, file=sys.stderr, flush=True)
+        print(_MOVES.sub(_escaped, text), file=sys.stderr, flush=True)
 
 
 def close_output() -> None:
@@ -74,7 +90,7 @@ def forget_output() -> None:
 def one_line(text: str, most: int | None = None) -> str:
     """Text from outside, for a line of its own: nothing in it moves a cursor or colours, and it has `most` letters."""
     shown = text if most is None or len(text) <= most else text[:most] + "..."
-    return shown if shown.isprintable() else json.dumps(shown)[1:-1]
+    return shown if shown.isprintable() else _NOT_PLAIN.sub(_escaped, json.dumps(shown)[1:-1])
 
 
 class Lines:
@@ -86,8 +102,11 @@ class Lines:
 
     def write(self, pieces: Sequence[Piece]) -> None:
         """One line. Raises `OutputClosed`."""
+        line = "".join(piece if isinstance(piece, str) else piece[0] for piece in pieces)
+        if not line.isprintable():  # whoever made the pieces should have seen to it
+            line, pieces = one_line(line), [one_line(line)]
         if self._console is None:
-            out("".join(piece if isinstance(piece, str) else piece[0] for piece in pieces), flush=self._flush)
+            out(line, flush=self._flush)
             return
         from rich.text import Text
 
