@@ -151,7 +151,7 @@ async def test_a_stranger_that_answers_as_a_dead_life_breaks_the_run(tmp_path: P
             code, out = await demo.finish()
         finally:
             sabotage.cancel()
-    assert code == 1, "".join(demo.said) + out
+    assert code == 2, "".join(demo.said) + out
     # Whether the last listing holds it depends on how soon the router, restarted in between, took it again.
     assert "served by rollout-0-0 1: the log knew that this life was over" in out
     assert re.search(r"[1-9]\d* served by a wrong or dead incarnation", out)
@@ -170,18 +170,27 @@ async def put_back(router: str, url: str) -> None:
             await asyncio.sleep(1)
 
 
-@pytest.mark.parametrize(("moment", "number"), [("launching", signal.SIGINT), ("running", signal.SIGTERM)])
-async def test_it_can_be_stopped_at_any_moment(moment: str, number: signal.Signals) -> None:
-    async with running("--workers", "1", "--seconds", "60", "--kills", "1") as demo:
-        await demo.until(f"demo: {moment}")
+@pytest.mark.parametrize(
+    ("moment", "number", "chaos"),
+    [
+        ("launching", signal.SIGINT, ()),
+        ("running", signal.SIGTERM, ()),
+        ("starting two controllers", signal.SIGTERM, ("--chaos",)),
+        (" stands still", signal.SIGINT, ("--chaos", "--kills", "30")),
+    ],
+)
+async def test_it_can_be_stopped_at_any_moment(moment: str, number: signal.Signals, chaos: tuple[str, ...]) -> None:
+    async with running("--workers", "1", "--seconds", "60", "--kills", "1", *chaos) as demo:
+        await demo.until(f"demo: .*{moment}")
         demo.process.send_signal(number)
         code, out = await demo.finish()
         assert (code, out) == (130, ""), "".join(demo.said)
         assert demo.files_left() == []
 
 
-async def test_a_demo_that_is_killed_leaves_no_process() -> None:
-    async with running("--workers", "1", "--seconds", "60", "--kills", "1") as demo:
+@pytest.mark.parametrize("chaos", [(), ("--chaos",)])
+async def test_a_demo_that_is_killed_leaves_no_process(chaos: tuple[str, ...]) -> None:
+    async with running("--workers", "1", "--seconds", "60", "--kills", "1", *chaos) as demo:
         await demo.until("demo: running")
         assert len(marked(demo.mark)) > 5
         demo.process.kill()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import subprocess
 import sys
@@ -11,8 +12,9 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from rollbook.adapters.demo import chaos
-from rollbook.adapters.demo.chaos import Chaos, Schedule, Strike, Victim, make_schedule
+from rollbook.adapters.demo import hunting
+from rollbook.adapters.demo.chaos import Chaos, Schedule, Strike, make_schedule
+from rollbook.adapters.demo.hunting import Hunter, Victim
 from rollbook.adapters.demo.records import RouterRestart
 from rollbook.projections.ports import HostAndPort
 
@@ -66,10 +68,11 @@ async def test_it_kills_each_life_once_and_restarts_the_router(processes: list[s
         return lives[1] if len(asked) > 4 else lives[0]
 
     schedule = Schedule(tuple(Strike(0, "rollout-0-0", port_taken=False, grace=0) for _ in range(2)), router_at=0)
-    made = Chaos(schedule, find, restarted, say)
+    hunter = Hunter(find, say)
+    made = Chaos(schedule, hunter, restarted, say)
     await made.run()
-    await made.close()
-    assert [(kill.incarnation, kill.pid) for kill in made.kills] == [(1, processes[0].pid), (2, processes[1].pid)]
+    await hunter.close()
+    assert [(kill.incarnation, kill.pid) for kill in hunter.kills] == [(1, processes[0].pid), (2, processes[1].pid)]
     assert [process.wait(10) for process in processes] == [-9, -9]
     assert made.restarts == [RouterRestart(at=1.0, answered=2.0)]
 
@@ -86,21 +89,21 @@ async def test_a_victim_that_is_waited_for_is_not_killed_before_it_serves(
         asked += 1
         return next(answers)
 
-    made = Chaos(Schedule((Strike(0, "rollout-0-0", port_taken=True, grace=0),), router_at=0), find, restarted, say)
-    await made.run()
+    hunter = Hunter(find, say)
+    assert await hunter.strike("rollout-0-0", "killed", port_taken=True, grace=0)
     assert asked == 4
-    assert [(kill.incarnation, kill.port_taken) for kill in made.kills] == [(2, False)]
+    assert [(kill.incarnation, kill.port_taken) for kill in hunter.kills] == [(2, False)]
 
 
 async def test_a_victim_that_does_not_live_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chaos, "VICTIM_SECONDS", 0.2)
+    monkeypatch.setattr(hunting, "VICTIM_SECONDS", 0.2)
 
     async def find(worker: str) -> Victim | None:
         return None
 
-    made = Chaos(Schedule((Strike(0, "rollout-0-0", port_taken=True, grace=0),), router_at=0), find, restarted, say)
-    await made.run()
-    assert made.kills == []
+    hunter = Hunter(find, say)
+    assert not await hunter.strike("rollout-0-0", "killed", port_taken=True, grace=0)
+    assert hunter.kills == []
 
 
 async def test_a_taken_port_belongs_to_somebody_who_hangs_up(processes: list[subprocess.Popen[bytes]]) -> None:
@@ -111,10 +114,10 @@ async def test_a_taken_port_belongs_to_somebody_who_hangs_up(processes: list[sub
     async def find(worker: str) -> Victim | None:
         return Victim(1, processes[0].pid, HostAndPort("127.0.0.1", port), serving=False)
 
-    made = Chaos(Schedule((Strike(0, "rollout-0-0", port_taken=True, grace=0),), router_at=0), find, restarted, say)
-    await made.run()
+    hunter = Hunter(find, say)
+    assert await hunter.strike("rollout-0-0", "killed", port_taken=True, grace=0)
     try:
-        assert [kill.port_taken for kill in made.kills] == [True]
+        assert [kill.port_taken for kill in hunter.kills] == [True]
         with pytest.raises(OSError, match="in use"):
             await asyncio.start_server(lambda *_: None, "127.0.0.1", port)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -122,4 +125,25 @@ async def test_a_taken_port_belongs_to_somebody_who_hangs_up(processes: list[sub
         writer.close()
         await writer.wait_closed()
     finally:
-        await made.close()
+        await hunter.close()
+
+
+async def test_a_life_that_hangs_lives_on_and_is_not_hit_again(processes: list[subprocess.Popen[bytes]]) -> None:
+    async def find(worker: str) -> Victim | None:
+        return Victim(1, processes[0].pid, NOWHERE, serving=True)
+
+    hunter = Hunter(find, say)
+    assert await hunter.strike("rollout-0-0", "hung", port_taken=False, grace=0)
+    await asyncio.to_thread(os.waitid, os.P_PID, processes[0].pid, os.WSTOPPED | os.WNOWAIT)
+    assert await hunter.fresh("rollout-0-0") is None
+    assert [kill.how for kill in hunter.kills] == ["hung"]
+
+
+async def test_what_dies_with_its_node_is_counted_once() -> None:
+    async def find(worker: str) -> Victim | None:
+        return None
+
+    hunter = Hunter(find, say)
+    for _ in range(2):
+        hunter.died("rollout-0-0", 3, 17, 5.0)
+    assert [(kill.worker, kill.incarnation, kill.how) for kill in hunter.kills] == [("rollout-0-0", 3, "node died")]

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from rollbook.adapters.cli.main import run
-from rollbook.adapters.demo.checks import Check
 from rollbook.adapters.demo.cluster import require_ray
 from rollbook.adapters.demo.errors import MissingExtra
-from rollbook.adapters.demo.report import KillReport, Report, Requests, RestartReport
+from rollbook.adapters.demo.promise import Check
+from rollbook.adapters.demo.report import DisturbanceReport, FallReport, KillReport, Report, Requests, RestartReport
 from rollbook.adapters.demo.router import find_program
 from rollbook.adapters.demo.text import render
 
@@ -26,6 +26,7 @@ REPORT = Report(
         KillReport(
             worker="rollout-0-0",
             incarnation=1,
+            how="killed",
             at=3.24,
             same_url=True,
             was_registered=True,
@@ -37,6 +38,7 @@ REPORT = Report(
         KillReport(
             worker="rollout-1-0",
             incarnation=12,
+            how="node died",
             at=20.0,
             same_url=None,
             was_registered=False,
@@ -47,7 +49,11 @@ REPORT = Report(
         ),
     ),
     restarts=(RestartReport(at=15.0, answered=2.0, served=2.5),),
-    requests=Requests(sent=700, per_second=23.3, failed=9, failures={"x": 6, "y": 3}, wrong=0, unregistered=0, early=1),
+    disturbances=(),
+    falls=(),
+    requests=Requests(
+        sent=700, per_second=23.3, failed=9, failures={"x": 6, "y": 3}, wrong=0, late=2, unregistered=0, early=1
+    ),
     registered={"rollout-1-0": 13, "rollout-0-0": 2},
     facts=80,
     sequence=79,
@@ -63,14 +69,15 @@ def test_the_report_reads_well() -> None:
     assert text_of(REPORT) == [
         "2 kills among 2 workers in 31.2 s, seed 7. Seconds from each death until the worker was:",
         "",
-        "killed at  worker         life  url        down  deregistered  registered again  served again",
-        "    3.2 s  rollout-0-0       1  same      0.012         0.046             1.500         1.625",
-        "   20.0 s  rollout-1-0      12  -         0.010    was not in             never         never",
+        "      at  how           worker         life  url        down  deregistered  registered again  served again",
+        "   3.2 s  killed        rollout-0-0       1  same      0.012         0.046             1.500         1.625",
+        "  20.0 s  node died     rollout-1-0      12  -         0.010    was not in             never         never",
         "",
         "requests  700 sent (23.3/s), 9 failed",
         "          6 failed: x",
         "          3 failed: y",
         "          0 served by a wrong or dead incarnation",
+        "          2 served by a life that stood still, was given up, and was still listed",
         "          1 served by a new incarnation before it was registered",
         "router    killed at 15.0 s; after its death it answered in 2.000 s, with an empty list, and served in 2.500 s",
         "          lists at the end: rollout-0-0 2, rollout-1-0 13",
@@ -94,6 +101,24 @@ def test_what_broke_is_shown_under_its_promise() -> None:
     ]
 
 
+def test_what_was_done_to_other_parts_is_shown_with_its_cost() -> None:
+    leader = DisturbanceReport(
+        what="leader killed", whom="controller-a", at=11.5, back=4.7, served=0.1, failed=3, fact=None
+    )
+    fall = FallReport(program="monitor", at=12.0, code=1, said="rollbook: no NATS")
+    lines = text_of(msgspec.structs.replace(REPORT, disturbances=(leader,), falls=(fall,)))
+    assert lines[5:11] == [
+        "",
+        "1 other faults. Seconds from each until it was back, a request was served, a fact was stored; and how many",
+        "requests failed while it was not back:",
+        "",
+        "      at  what              which              back after  request served  fact stored  failed",
+        "  11.5 s  leader killed     controller-a            4.700           0.100            -       3",
+    ]
+    told = "programs  monitor ended by itself at 12.0 s with code 1, and was started again: rollbook: no NATS"
+    assert told in lines
+
+
 def test_a_missing_router_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -115,6 +140,8 @@ def test_a_missing_ray_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--seconds", "1"], "--seconds is 1; give a number from 5 to 3600"),
         (["--seconds", "nan"], "--seconds is nan; give a number from 5 to 3600"),
         (["--kills", "-1"], "--kills is -1; give a number from 0 to one for each second, 30"),
+        (["--chaos", "--seconds", "19"], "--seconds is 19; give a number from 20 to 3600"),
+        (["--chaos", "--seconds", "nan"], "--seconds is nan; give a number from 20 to 3600"),
         (["--kills", "31"], "--kills is 31; give a number from 0 to one for each second, 30"),
     ],
 )

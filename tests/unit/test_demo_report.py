@@ -5,13 +5,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rollbook.adapters.demo.records import Kill, Listed, Request, RouterRestart, Run
+from rollbook.adapters.demo.records import Disturbance, Fall, Foreign, Kill, Listed, Request, RouterRestart, Run
 from rollbook.adapters.demo.report import Report, judge
 from rollbook.events import (
     Codec,
     Deregistered,
     Deregistering,
+    DriftFound,
+    Evidence,
     Fact,
+    LeadershipTaken,
     Registered,
     Registering,
     RegistrationFailed,
@@ -28,6 +31,8 @@ FLEET, PROXY, A, B = "demo", "router", "rollout-0-0", "rollout-1-0"
 URL_A, URL_B = "http://127.0.0.1:8000", "http://127.0.0.1:8001"
 CODEC = Codec(FLEET)
 BEGAN = 1_000.0
+LEADER, OTHER = "controller-one-1", "controller-two-2"
+FOREIGN = "http://127.0.0.1:9999"
 POLICY = Policy(
     fleet=FLEET,
     pools={"rollout": PoolPolicy()},
@@ -41,18 +46,21 @@ class Log:
     def __init__(self) -> None:
         self.messages: list[Stored] = []
 
-    def add(self, at: float, fact: Fact) -> int:
+    def add(self, at: float, fact: Fact, by: str = LEADER) -> int:
         sequence = len(self.messages) + 1
-        draft = CODEC.draft(fact, id=f"id-{sequence}", time=rfc3339(BEGAN + at), publisher="test")
+        draft = CODEC.draft(fact, id=f"id-{sequence}", time=rfc3339(BEGAN + at), publisher=by)
         self.messages.append(Stored(sequence, draft.subject, draft.payload, BEGAN + at))
         return sequence
+
+    def lead(self, at: float, owner: str = LEADER, epoch: int = 1) -> None:
+        self.add(at, LeadershipTaken(proxy=PROXY, owner=owner, epoch=epoch), by=owner)
 
     def up(self, at: float, worker: str, incarnation: int) -> None:
         self.add(at, WorkerStarted(worker=worker, incarnation=incarnation))
         self.add(at, WorkerUp(worker=worker, incarnation=incarnation, seen=len(self.messages)))
 
-    def down(self, at: float, worker: str, incarnation: int) -> None:
-        self.add(at, WorkerDown(worker=worker, incarnation=incarnation, evidence="actor_dead"))
+    def down(self, at: float, worker: str, incarnation: int, evidence: Evidence = "actor_dead") -> None:
+        self.add(at, WorkerDown(worker=worker, incarnation=incarnation, evidence=evidence))
 
     def register(self, at: float, worker: str, incarnation: int, url: str, took: float = 0.05) -> None:
         about = {"proxy": PROXY, "worker": worker, "incarnation": incarnation, "url": url}
@@ -74,6 +82,7 @@ class Log:
 def good_log() -> Log:
     """Both serve; A is killed at 5.0 and comes back as its second life on the same URL."""
     log = Log()
+    log.lead(-2.0)
     for worker, url in ((A, URL_A), (B, URL_B)):
         log.up(-1.0, worker, 1)
         log.register(-0.5, worker, 1, url)
@@ -393,3 +402,104 @@ def test_many_problems_are_counted() -> None:
     assert report.requests.wrong == 20
     lines = broken(report)["no request was served by a wrong or dead incarnation"]
     assert lines[5:] == ("and 15 more",)
+
+
+# ---------------------------------------------------------------- chaos
+
+ALONE = "an entry that Rollbook did not make was left alone"
+WRITER = "one controller at a time wrote to the router's subject"
+BACK = "every part that was hurt did its work again"
+
+
+def storm(log: Log, /, **changed) -> Run:
+    """A run in which the demo had put an entry of its own into the router."""
+    foreign = Foreign(url=FOREIGN, listed=True, served=4)
+    return run_of(log, **{"foreign": foreign, **changed})
+
+
+def reported() -> Log:
+    log = good_log()
+    log.add(8.0, DriftFound(proxy=PROXY, foreign=(FOREIGN,)))
+    return log
+
+
+def test_a_good_storm_passes_with_what_its_faults_cost() -> None:
+    log = reported()
+    paused = Disturbance(what="nats paused", whom="nats", at=BEGAN + 6.0, until=BEGAN + 7.5)
+    fall = Fall(program="monitor", at=BEGAN + 6.2, code=1, said="no NATS")
+    failed = Request(sent=BEGAN + 6.8, done=BEGAN + 6.9, failure="x")
+    requests = (*run_of(log).requests, failed)
+    report = judge(storm(log, disturbances=(paused,), faults_wanted=1, falls=(fall,), requests=requests))
+    assert broken(report) == {}
+    [told] = report.disturbances
+    assert (told.at, told.back, told.served, told.fact) == pytest.approx((6.0, 1.5, 1.05, 0.5))
+    assert told.failed == 1
+    assert [(one.program, one.code) for one in report.falls] == [("monitor", 1)]
+    assert [check.guards for check in report.checks][-3:] == ["I7", "I11", "I1"]
+
+
+def test_a_deposed_controller_that_writes_breaks_i7() -> None:
+    log = good_log()
+    log.lead(7.5, OTHER, 2)
+    about = {"proxy": PROXY, "worker": B, "incarnation": 1, "url": URL_B}
+    log.add(7.6, Registered(**about, cause=log.add(7.6, Registering(**about), by=OTHER)), by=LEADER)
+    line = only(judge(run_of(log)), WRITER)
+    assert line.endswith(f"Registered by {LEADER}, and {OTHER} leads")
+
+
+def test_an_epoch_that_comes_twice_breaks_i7() -> None:
+    log = good_log()
+    log.lead(7.5, OTHER, 1)
+    assert only(judge(run_of(log)), WRITER).endswith(f"LeadershipTaken by {OTHER} of epoch 1, after 1")
+
+
+def test_an_intent_that_died_with_its_leader_breaks_nothing_once_its_successor_has_spoken() -> None:
+    log = good_log()
+    about = {"proxy": PROXY, "worker": B, "incarnation": 1, "url": URL_B}
+    log.add(7.0, Registering(**about))
+    name = "every admin call has its intent and its outcome in the log"
+    assert "Registering of rollout-1-0 1 has no outcome" in only(judge(run_of(log)), name)
+    log.lead(7.5, OTHER, 2)
+    assert "Registering of rollout-1-0 1 has no outcome" in only(judge(run_of(log)), name)
+    log.add(7.6, Registered(**about, cause=log.add(7.6, Registering(**about), by=OTHER)), by=OTHER)
+    assert broken(judge(run_of(log))) == {}
+
+
+def test_a_foreign_entry_that_is_gone_breaks_i11() -> None:
+    foreign = Foreign(url=FOREIGN, listed=False, served=4)
+    assert only(judge(storm(reported(), foreign=foreign)), ALONE) == f"{FOREIGN} is not listed at the end"
+
+
+def test_a_foreign_entry_that_was_touched_breaks_i11() -> None:
+    log = reported()
+    log.deregister(8.5, A, 1, FOREIGN)
+    found = broken(judge(storm(log)))
+    assert any(line.endswith("Deregistering") for line in found[ALONE])
+
+
+def test_a_foreign_entry_that_nobody_reported_breaks_i11() -> None:
+    assert "never reported" in only(judge(storm(good_log())), ALONE)
+
+
+def test_a_part_that_did_not_come_back_or_was_not_hurt_breaks_the_run() -> None:
+    away = Disturbance(what="node killed", whom="second Ray node", at=BEGAN + 6.0, until=None)
+    found = broken(judge(storm(reported(), disturbances=(away,), faults_wanted=2)))
+    assert found == {
+        BACK: ("node killed at 6.0 s: second Ray node did not come back", "1 of 2 faults were carried out")
+    }
+
+
+def test_a_life_that_stood_still_and_was_still_listed_is_late_and_breaks_nothing() -> None:
+    """It was concluded, and not seen, that it is over [I2]: it is wrong only once it was deregistered."""
+    log = good_log()
+    log.down(8.0, B, 1, "timeout")
+    log.deregister(8.5, B, 1, URL_B)
+    log.up(9.0, B, 2)
+    log.register(9.1, B, 2, URL_B)
+    listed = (run_of(log).listed[0], Listed(url=URL_B, worker=B, incarnation=2, answers=(B, 2)))
+    late = request(8.2, B)
+    report = judge(run_of(log, listed=listed, requests=(*run_of(log).requests, late)))
+    assert broken(report) == {}
+    assert report.requests.late == 1
+    report = judge(run_of(log, listed=listed, requests=(*run_of(log).requests, request(8.7, B))))
+    assert set(broken(report)) == {"no request was served by a life after it was deregistered"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import random
 import shutil
@@ -29,20 +30,41 @@ Example:
 
     rollbook demo
     rollbook demo --workers 2 --seconds 15 --kills 3 --seed 5 --json
+    rollbook demo --chaos --seconds 90 --seed 11
 
 What happens is shown on standard error, the report goes to standard output. Exit code 0 says that every invariant held,
-1 that one was broken; then the folder with the log is kept."""
+2 that one was broken, 1 that a part of the demo itself did not come up; then the folder with the log is kept."""
 
 MOST_WORKERS: Final = 32
 FEWEST_SECONDS: Final = 5.0
 MOST_SECONDS: Final = 3600.0
+KILLS: Final = 6
+CHAOS_SECONDS: Final = 5.0
+"""Of a chaos run for each fault, if nobody says how many there are to be."""
+FEWEST_CHAOS_SECONDS: Final = 20.0
 
 
 def demo(
     *,
     workers: Annotated[int, Parameter(help="Ray actors that serve HTTP behind the router.")] = 4,
     seconds: Annotated[float, Parameter(help="How long traffic and kills go on.")] = 30.0,
-    kills: Annotated[int, Parameter(help="How many times a worker's process gets SIGKILL.")] = 6,
+    kills: Annotated[
+        int | None,
+        Parameter(
+            help="How many times a worker's process gets SIGKILL, by default 6; with --chaos how many faults of all "
+            "kinds, by default one for every 5 seconds.",
+            show_default=False,
+        ),
+    ] = None,
+    chaos: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Everything is a process of its own and everything is hurt: workers, monitor, recoverer, controllers, "
+            "NATS, the router, a Ray node.",
+        ),
+    ] = False,
     seed: Annotated[int | None, Parameter(help="Repeats a schedule of kills; by default a new one.")] = None,
     directory: Annotated[
         Path | None,
@@ -56,18 +78,22 @@ def demo(
     `rollbook log --follow` work in the folder of the run.
     """
     from rollbook.adapters import logs
-    from rollbook.adapters.demo.errors import PromiseBroken
+    from rollbook.adapters.demo.calm import CalmStage
     from rollbook.adapters.demo.report import judge
-    from rollbook.adapters.demo.stage import Options, Stage, require_parts
+    from rollbook.adapters.demo.stage import Options, require_parts
+    from rollbook.adapters.demo.storm import StormStage
     from rollbook.adapters.demo.text import render
 
-    _check(workers, seconds, kills)
+    if kills is None:
+        kills = int(seconds / CHAOS_SECONDS) if chaos and math.isfinite(seconds) else KILLS
+    _check(workers, seconds, kills, chaos=chaos)
     require_parts()
     chosen = random.randrange(10_000) if seed is None else seed  # noqa: S311 - chance that can be repeated, no secret
     options = Options(workers=workers, seconds=seconds, kills=kills, seed=chosen)
-    with _folder(directory) as folder, (folder / "rollbook.log").open("w", encoding="utf-8") as file:
+    with _folder(directory) as folder, (folder.path / "rollbook.log").open("w", encoding="utf-8") as file:
         logs.configure(environ=os.environ, format="json", stream=file)
-        played = run(_until_stopped(Stage(options, folder)))
+        stage = StormStage(options, folder.path) if chaos else CalmStage(options, folder.path)
+        played = run(_until_stopped(stage))
         if played is None:
             return Exit.INTERRUPTED
         report = judge(played)
@@ -77,25 +103,38 @@ def demo(
             lines = Lines()
             for line in render(report):
                 lines.write(line)
-        if not report.passed:
-            raise PromiseBroken(sum(not check.held for check in report.checks))
-    return Exit.DONE
+        if report.passed:
+            return Exit.DONE
+        folder.keep = True
+        broken = sum(not check.held for check in report.checks)
+        say(f"rollbook: {broken} of the demo's promises did not hold; the report says which, and what broke them")
+    return Exit.DIFFERENCES
 
 
-def _check(workers: int, seconds: float, kills: int) -> None:
+def _check(workers: int, seconds: float, kills: int, *, chaos: bool) -> None:
     if not 1 <= workers <= MOST_WORKERS:
         raise UsageError(f"--workers is {workers}; give a number from 1 to {MOST_WORKERS}")
-    if not FEWEST_SECONDS <= seconds <= MOST_SECONDS:
-        raise UsageError(f"--seconds is {seconds:g}; give a number from {FEWEST_SECONDS:g} to {MOST_SECONDS:g}")
+    fewest = FEWEST_CHAOS_SECONDS if chaos else FEWEST_SECONDS
+    if not fewest <= seconds <= MOST_SECONDS:
+        raise UsageError(f"--seconds is {seconds:g}; give a number from {fewest:g} to {MOST_SECONDS:g}")
     if not 0 <= kills <= seconds:
         raise UsageError(f"--kills is {kills}; give a number from 0 to one for each second, {seconds:g}")
 
 
+class _Folder:
+    """The folder of a run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.keep = False
+        """Whether it is to be looked into afterwards."""
+
+
 @contextlib.contextmanager
-def _folder(given: Path | None) -> Generator[Path]:
-    """The folder of the run. A temporary one is removed at the end, unless something failed. Raises `UsageError`."""
+def _folder(given: Path | None) -> Generator[_Folder]:
+    """A temporary one is removed at the end, unless something failed. Raises `UsageError`."""
     if given is None:
-        folder = Path(tempfile.mkdtemp(prefix="rollbook-demo-"))
+        path = Path(tempfile.mkdtemp(prefix="rollbook-demo-"))
     else:
         try:
             given.mkdir(parents=True, exist_ok=True)
@@ -104,18 +143,18 @@ def _folder(given: Path | None) -> Generator[Path]:
             raise UsageError(f"--directory {given} cannot be used: {exc.strerror}; name another") from exc
         if used:
             raise UsageError(f"--directory {given} is not empty; name a new one, for the log in it is another run's")
-        folder = given.absolute()
-    failed = False
+        path = given.absolute()
+    folder = _Folder(path)
     try:
         yield folder
     except Exception as exc:
-        failed = not isinstance(exc, OutputClosed)
+        folder.keep = not isinstance(exc, OutputClosed)
         raise
     finally:
-        if failed:
-            say(f"rollbook: the log and the programs' own logs are kept in {folder}")
+        if folder.keep:
+            say(f"rollbook: the log and the programs' own logs are kept in {path}")
         elif given is None:
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(path, ignore_errors=True)
 
 
 async def _until_stopped(stage: Stage) -> Run | None:

@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
-import msgspec
-
-from rollbook.adapters.demo.history import History, Life
+from rollbook.adapters.demo.history import History, Life, Word
+from rollbook.adapters.demo.promise import Check, checked
 from rollbook.adapters.demo.records import Listed, Run
 from rollbook.adapters.demo.served import life_of, unregistered, wrong
+from rollbook.adapters.demo.storm_checks import all_back, left_alone, one_writer
 from rollbook.events import Deregistered, Deregistering, Registered, Registering, RegistrationFact, RegistrationFailed
-
-MOST_SHOWN: Final = 5
-"""Of one check's problems; the others are counted."""
 
 Outcomes = dict[int, list[RegistrationFact]]
 """Outcome facts by the sequence that they name as their cause."""
 
 
-class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One promise."""
-
-    name: str
-    guards: str
-    """The invariant of the design that it checks."""
-    looked_at: int
-    """How many things were looked at."""
-    held: bool
-    broken: tuple[str, ...]
-    """One line for each thing that broke it: the first `MOST_SHOWN`, and how many more there are."""
-
-
 def all_checks(run: Run, history: History) -> tuple[Check, ...]:
     """Hold the run to every promise."""
     outcomes = _outcomes(history)
-    return (
+    checks = (
         _registrations(run, history),
         _resurrections(history, outcomes),
         _friendly_fire(history, outcomes),
@@ -46,14 +29,9 @@ def all_checks(run: Run, history: History) -> tuple[Check, ...]:
         _met(run, history),
         _readable(run, history),
         _replay(run, history),
+        one_writer(history),
     )
-
-
-def _check(name: str, guards: str, looked_at: int, broken: Sequence[str]) -> Check:
-    shown = list(broken[:MOST_SHOWN])
-    if len(broken) > MOST_SHOWN:
-        shown.append(f"and {len(broken) - MOST_SHOWN} more")
-    return Check(name=name, guards=guards, looked_at=looked_at, held=not broken, broken=tuple(shown))
+    return checks if run.foreign is None else (*checks, left_alone(run.foreign, history), all_back(run))
 
 
 def _outcomes(history: History) -> Outcomes:
@@ -88,7 +66,7 @@ def _registrations(run: Run, history: History) -> Check:
             problems.append(f"{who}, and {answers} answers there")
         listed[entry.worker] = entry
     problems += [f"{name} {wanted[name]} is wanted, and is not listed" for name in wanted if name not in listed]
-    return _check("registrations match the roster at the end", "I1", len(wanted), problems)
+    return checked("registrations match the roster at the end", "I1", len(wanted), problems)
 
 
 def _resurrections(history: History, outcomes: Outcomes) -> Check:
@@ -101,7 +79,7 @@ def _resurrections(history: History, outcomes: Outcomes) -> Check:
         if word.sequence in history.against
         and any(isinstance(outcome, Registered) for outcome in outcomes.get(word.sequence, []))
     ]
-    return _check("no dead or superseded life was registered", "I2", len(intents), problems)
+    return checked("no dead or superseded life was registered", "I2", len(intents), problems)
 
 
 def _friendly_fire(history: History, outcomes: Outcomes) -> Check:
@@ -119,23 +97,34 @@ def _friendly_fire(history: History, outcomes: Outcomes) -> Check:
         if word.sequence in history.against and carried_out and not evicted:
             told = f"{fact.worker} {fact.incarnation} was deregistered, although {history.against[word.sequence]}"
             problems.append(f"sequence {word.sequence}: {told}")
-    return _check("no serving life was deregistered", "I3", len(intents), problems)
+    return checked("no serving life was deregistered", "I3", len(intents), problems)
 
 
 def _intents(history: History, outcomes: Outcomes) -> Check:
-    """Every outcome names an earlier word on the same life, and every intent has its outcome."""
+    """Every outcome names an earlier word on the same life, and every intent has its outcome.
+
+    Of a leader that died between the two there is none; then its successor has said how that life stands.
+    """
+    takeovers = [one.sequence for one in history.takeovers()]
     known: dict[int, Life] = {}
     problems: list[str] = []
     for word in history.words:
         fact, life = word.fact, (word.fact.worker, word.fact.incarnation)
         what = f"sequence {word.sequence}: {type(fact).__name__} of {life[0]} {life[1]}"
         if isinstance(fact, Registering | Deregistering):
-            if word.sequence not in outcomes:
+            if word.sequence not in outcomes and not _settled_later(word, takeovers, history):
                 problems.append(f"{what} has no outcome")
         elif known.get(fact.cause) != life:
             problems.append(f"{what} has no intent before it")
         known[word.sequence] = life
-    return _check("every admin call has its intent and its outcome in the log", "I5", len(history.words), problems)
+    return checked("every admin call has its intent and its outcome in the log", "I5", len(history.words), problems)
+
+
+def _settled_later(intent: Word, takeovers: Sequence[int], history: History) -> bool:
+    """Whether another leader came after the intent, and the last word on its life is an outcome."""
+    last = history.words_about((intent.fact.worker, intent.fact.incarnation))[-1]
+    succeeded = any(intent.sequence < taken < last.sequence for taken in takeovers)
+    return succeeded and not isinstance(last.fact, Registering | Deregistering)
 
 
 def _wrong(run: Run, history: History) -> Check:
@@ -145,7 +134,7 @@ def _wrong(run: Run, history: History) -> Check:
         for request in served
         if (reason := wrong(request, history)) is not None
     ]
-    return _check("no request was served by a wrong or dead incarnation", "I2", len(served), problems)
+    return checked("no request was served by a wrong or dead incarnation", "I2", len(served), problems)
 
 
 def _unregistered(run: Run, history: History) -> Check:
@@ -155,7 +144,7 @@ def _unregistered(run: Run, history: History) -> Check:
         for request in served
         if unregistered(request, history)
     ]
-    return _check("no request was served by a life after it was deregistered", "I5", len(served), problems)
+    return checked("no request was served by a life after it was deregistered", "I5", len(served), problems)
 
 
 def _followed(run: Run, history: History) -> Check:
@@ -163,7 +152,7 @@ def _followed(run: Run, history: History) -> Check:
     problems: list[str] = []
     for kill in run.kills:
         life = (kill.worker, kill.incarnation)
-        who = f"{kill.worker} {kill.incarnation}, killed at {kill.at - run.began:.1f} s"
+        who = f"{kill.worker} {kill.incarnation}, {kill.how} at {kill.at - run.began:.1f} s"
         if history.over(life) is None:
             problems.append(f"{who}: the log never knew that it was over")
         if history.registered(life, kill.at) and history.deregistered(life, kill.at) is None:
@@ -172,9 +161,10 @@ def _followed(run: Run, history: History) -> Check:
             problems.append(f"{who}: no later life was registered")
         elif not any(request.worker == life[0] and (request.incarnation or 0) > life[1] for request in run.requests):
             problems.append(f"{who}: no later life served a request")
-    if len(run.kills) != run.kills_wanted:
-        problems.append(f"{len(run.kills)} of {run.kills_wanted} kills were made: the others' victims did not live")
-    return _check("every kill was followed to the end", "I1", run.kills_wanted, problems)
+    made = sum(kill.how != "node died" for kill in run.kills)
+    if made != run.kills_wanted:
+        problems.append(f"{made} of {run.kills_wanted} kills were made: the others' victims did not live")
+    return checked("every kill was followed to the end", "I1", len(run.kills), problems)
 
 
 def _met(run: Run, history: History) -> Check:
@@ -194,7 +184,7 @@ def _met(run: Run, history: History) -> Check:
             problems.append(f"{life[0]} {life[1]} is not in the log")
         if len(pids) > 1:
             problems.append(f"{life[0]} {life[1]} is several processes: {', '.join(map(str, sorted(pids)))}")
-    return _check("every life that was met is in the log, and is one process", "I8", len(processes), problems)
+    return checked("every life that was met is in the log, and is one process", "I8", len(processes), problems)
 
 
 def _readable(run: Run, history: History) -> Check:
@@ -203,7 +193,7 @@ def _readable(run: Run, history: History) -> Check:
     if state.quarantined:
         problems.append(f"{state.quarantined} messages were put in quarantine")
     problems += [f"{count} facts have the unknown type {kind}" for kind, count in state.unknown.items()]
-    return _check("every message in the log is a fact", "I9", len(run.log), problems)
+    return checked("every message in the log is a fact", "I9", len(run.log), problems)
 
 
 def _replay(run: Run, history: History) -> Check:
@@ -215,4 +205,4 @@ def _replay(run: Run, history: History) -> Check:
     elif history.digest != run.live_digest:
         digests = f"{history.digest[:12]} after the replay, {run.live_digest[:12]} in the controller"
         problems.append(f"the state's digest at sequence {run.live_sequence} is {digests}")
-    return _check("replay of the log gives the live state", "I5", run.live_sequence, problems)
+    return checked("replay of the log gives the live state", "I5", run.live_sequence, problems)

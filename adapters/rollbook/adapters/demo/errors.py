@@ -4,8 +4,7 @@
 
     RollbookError
     ├── MissingExtra   a program or package of the `demo` extra is not installed
-    ├── DemoFailed     a part of the demo did not come up
-    └── PromiseBroken  the report has promises that did not hold
+    └── DemoFailed     a part of the demo did not come up
 """
 
 from __future__ import annotations
@@ -22,10 +21,3 @@ class MissingExtra(RollbookError):
 
 class DemoFailed(RollbookError):
     """A part of the demo did not come up. The message says which, and what it said last."""
-
-
-class PromiseBroken(RollbookError):
-    """The report has promises that did not hold."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__(f"{count} of the demo's promises did not hold; the report says which, and what broke them")

@@ -11,7 +11,18 @@ from collections.abc import Sequence
 
 import msgspec
 
-from rollbook.events import Codec, Deregistered, Deregistering, Recorded, Registered, Registering, RegistrationFact
+from rollbook.events import (
+    Codec,
+    Deregistered,
+    Deregistering,
+    LeadershipTaken,
+    ProxyFact,
+    Recorded,
+    Registered,
+    Registering,
+    RegistrationFact,
+)
+from rollbook.events.facts import DIRECT_EVIDENCE
 from rollbook.projections.deciding import gates
 from rollbook.projections.policy import Policy
 from rollbook.projections.ports import Stored
@@ -28,6 +39,17 @@ class Moment(msgspec.Struct, frozen=True, gc=False):
     at: float
     incarnation: int
     live: bool
+    certain: bool
+    """Of a life that is over: whether somebody saw that it is, and did not only conclude it."""
+
+
+class Written(msgspec.Struct, frozen=True, gc=False):
+    """A fact of the proxy family, and who wrote it."""
+
+    sequence: int
+    at: float
+    source: str
+    fact: ProxyFact
 
 
 class Word(msgspec.Struct, frozen=True, gc=False):
@@ -48,6 +70,10 @@ class History:
         self.broken: str | None = None
         self.words: list[Word] = []
         """Every fact about a registration at `proxy`, in the log's order."""
+        self.written: list[Written] = []
+        """Every fact about `proxy`, in the log's order."""
+        self.times: list[float] = []
+        """When each message was stored, in the log's order."""
         self.against: dict[int, str] = {}
         """By sequence: intents that contradicted the roster as it stood before them, and how."""
         self._policy = policy
@@ -56,6 +82,7 @@ class History:
         self._by_life: dict[Life, list[Word]] = {}
         codec = Codec(policy.fleet)
         for stored in messages:
+            self.times.append(stored.stored_at)
             try:
                 recorded, _ = self.state.apply(stored, codec)
             except OutOfOrder as exc:
@@ -68,6 +95,8 @@ class History:
 
     def _note(self, stored: Stored, recorded: Recorded) -> None:
         fact = recorded.fact
+        if isinstance(fact, ProxyFact) and fact.proxy == self._served.name:
+            self.written.append(Written(stored.sequence, stored.stored_at, recorded.source, fact))
         if isinstance(fact, RegistrationFact) and fact.proxy == self._served.name:
             word = Word(stored.sequence, stored.stored_at, fact)
             self.words.append(word)
@@ -77,7 +106,8 @@ class History:
                 self.against[stored.sequence] = reason
         for worker in self.state.roster.workers.values():
             moments = self._moments.setdefault(worker.name, [])
-            moment = Moment(stored.stored_at, worker.incarnation, worker.phase in LIVE)
+            certain = worker.evidence in DIRECT_EVIDENCE
+            moment = Moment(stored.stored_at, worker.incarnation, worker.phase in LIVE, certain)
             if not moments or (moments[-1].incarnation, moments[-1].live) != (moment.incarnation, moment.live):
                 moments.append(moment)
 
@@ -110,6 +140,15 @@ class History:
         moments = self._moments.get(worker, [])
         index = bisect.bisect_right(moments, at, key=lambda moment: moment.at)
         return moments[index - 1] if index else None
+
+    def takeovers(self) -> list[Written]:
+        """Who began to lead at the proxy, in order."""
+        return [one for one in self.written if isinstance(one.fact, LeadershipTaken)]
+
+    def next_message(self, after: float) -> float | None:
+        """When the first message after that moment was stored."""
+        index = bisect.bisect_right(self.times, after)
+        return self.times[index] if index < len(self.times) else None
 
     def heard_of(self, life: Life) -> bool:
         """Whether the log ever knew this life as a current one."""

@@ -6,14 +6,20 @@ and the demo's own can be compared.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from rollbook.projections.policy import Policy
 from rollbook.projections.ports import Stored
 
+How = Literal["killed", "actor killed", "hung", "node died"]
+"""killed: its process got SIGKILL. actor killed: by Ray. hung: its process got SIGSTOP, and never SIGCONT. node died:
+the Ray node that it was on."""
+
 
 class Kill(msgspec.Struct, frozen=True, kw_only=True):
-    """One life that was ended with SIGKILL."""
+    """One life that was ended."""
 
     worker: str
     incarnation: int
@@ -21,6 +27,39 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     port_taken: bool
     """Whether somebody else took its port at once, so that the next life had to listen elsewhere."""
+    how: How = "killed"
+
+
+class Disturbance(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done to a part that is no worker, or to a worker without ending its life."""
+
+    what: str
+    """Such as `router paused`."""
+    whom: str
+    """Which part, for people."""
+    at: float
+    until: float | None
+    """When the part did its work again: it answered, or what has to follow its start was seen. None: not in time."""
+
+
+class Fall(msgspec.Struct, frozen=True, kw_only=True):
+    """One of Rollbook's programs ended although nobody had killed it. It was started again."""
+
+    program: str
+    at: float
+    code: int
+    said: str
+    """Its last words."""
+
+
+class Foreign(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry that the demo itself put into the router, beside Rollbook [I11]."""
+
+    url: str
+    listed: bool
+    """Whether the router listed it at the end."""
+    served: int
+    """Requests that it answered; they are not among the run's."""
 
 
 class RouterRestart(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,3 +117,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     live_digest: str
     """Digest of the controller's state there."""
     listed: tuple[Listed, ...]
+    """Without the foreign entry."""
+    faults_wanted: int = 0
+    """Disturbances that were planned."""
+    disturbances: tuple[Disturbance, ...] = ()
+    falls: tuple[Fall, ...] = ()
+    foreign: Foreign | None = None

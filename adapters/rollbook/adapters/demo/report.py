@@ -9,10 +9,11 @@ from collections import Counter
 
 import msgspec
 
-from rollbook.adapters.demo.checks import Check, all_checks
+from rollbook.adapters.demo.checks import all_checks
 from rollbook.adapters.demo.history import History
-from rollbook.adapters.demo.records import Kill, RouterRestart, Run
-from rollbook.adapters.demo.served import early, unregistered, wrong
+from rollbook.adapters.demo.promise import Check
+from rollbook.adapters.demo.records import Disturbance, How, Kill, RouterRestart, Run
+from rollbook.adapters.demo.served import early, late, unregistered, wrong
 
 
 class KillReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +21,7 @@ class KillReport(msgspec.Struct, frozen=True, kw_only=True):
 
     worker: str
     incarnation: int
+    how: How
     at: float
     """Seconds after the traffic began."""
     same_url: bool | None
@@ -47,6 +49,33 @@ class RestartReport(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds after its death until a request was served again. None: none was."""
 
 
+class DisturbanceReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done to a part that is no worker, or to a worker without ending its life; and what it cost."""
+
+    what: str
+    whom: str
+    at: float
+    """Seconds after the traffic began."""
+    back: float | None
+    """Seconds until it did its work again; of a leader: until another one had taken over. None: it did not."""
+    served: float | None
+    """Seconds until the first request that was sent after it had been served. None: none was."""
+    failed: int
+    """Requests that were sent while it was not back, and failed; for whatever reason."""
+    fact: float | None
+    """Seconds until the next fact was stored in the log. None: none was."""
+
+
+class FallReport(msgspec.Struct, frozen=True, kw_only=True):
+    """A program of Rollbook's ended by itself, and was started again."""
+
+    program: str
+    at: float
+    """Seconds after the traffic began."""
+    code: int
+    said: str
+
+
 class Requests(msgspec.Struct, frozen=True, kw_only=True):
     """What became of the requests."""
 
@@ -56,7 +85,9 @@ class Requests(msgspec.Struct, frozen=True, kw_only=True):
     failures: dict[str, int]
     """The failed ones by their reason."""
     wrong: int
-    """Served by a life that the log knew to be over when the request was sent, or that it never knew."""
+    """Served by a life that the log knew for certain to be over when the request was sent, or that it never knew."""
+    late: int
+    """Served by a life of which it was concluded that it is over, and which was still listed. Breaks nothing."""
     unregistered: int
     """Served by a life that was deregistered before the request was sent."""
     early: int
@@ -74,6 +105,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Whether every check held."""
     kills: tuple[KillReport, ...]
     restarts: tuple[RestartReport, ...]
+    disturbances: tuple[DisturbanceReport, ...]
+    falls: tuple[FallReport, ...]
     requests: Requests
     registered: dict[str, int]
     """Worker → incarnation, by the router's list at the end."""
@@ -95,6 +128,11 @@ def judge(run: Run) -> Report:
         passed=all(check.held for check in checks),
         kills=tuple(_kill(kill, run, history) for kill in run.kills),
         restarts=tuple(_restart(restart, run) for restart in run.restarts),
+        disturbances=tuple(_disturbance(one, run, history) for one in run.disturbances),
+        falls=tuple(
+            FallReport(program=fall.program, at=fall.at - run.began, code=fall.code, said=fall.said)
+            for fall in run.falls
+        ),
         requests=_requests(run, history),
         registered={entry.worker: entry.incarnation for entry in run.listed if entry.worker and entry.incarnation},
         facts=len(run.log),
@@ -119,6 +157,7 @@ def _kill(kill: Kill, run: Run, history: History) -> KillReport:
     return KillReport(
         worker=kill.worker,
         incarnation=kill.incarnation,
+        how=kill.how,
         at=kill.at - run.began,
         same_url=again.fact.url in urls if urls and again is not None else None,
         was_registered=history.registered(life, kill.at),
@@ -126,6 +165,22 @@ def _kill(kill: Kill, run: Run, history: History) -> KillReport:
         deregistered=after(history.deregistered(life, kill.at)),
         registered=after(None if again is None else again.at),
         served=after(min(served, default=None)),
+    )
+
+
+def _disturbance(one: Disturbance, run: Run, history: History) -> DisturbanceReport:
+    served = [request.done for request in run.requests if request.failure is None and request.sent >= one.at]
+    until = run.ended if one.until is None else one.until
+    failed = [request for request in run.requests if request.failure is not None and one.at <= request.sent <= until]
+    stored = history.next_message(one.at)
+    return DisturbanceReport(
+        what=one.what,
+        whom=one.whom,
+        at=one.at - run.began,
+        back=None if one.until is None else one.until - one.at,
+        served=min(served) - one.at if served else None,
+        failed=len(failed),
+        fact=None if stored is None else stored - one.at,
     )
 
 
@@ -148,6 +203,7 @@ def _requests(run: Run, history: History) -> Requests:
         failed=failures.total(),
         failures=dict(failures.most_common()),
         wrong=sum(wrong(request, history) is not None for request in served),
+        late=sum(late(request, history) for request in served),
         unregistered=sum(unregistered(request, history) for request in served),
         early=sum(early(request, history) for request in served),
     )

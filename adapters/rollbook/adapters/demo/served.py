@@ -17,7 +17,8 @@ def life_of(request: Request) -> Life | None:
 def wrong(request: Request, history: History) -> str | None:
     """Why whoever served the request should not have, by the log as it was when the request was sent; None if it may.
 
-    A life that the log heard of only later is not wrong: it cannot be numbered without the log.
+    A life that the log heard of only later is not wrong: it cannot be numbered without the log. Nor is one of which it
+    was only concluded that it is over (`timeout`): it may stand still and go on, and is listed until it is removed.
     """
     life = life_of(request)
     if life is None:
@@ -29,7 +30,16 @@ def wrong(request: Request, history: History) -> str | None:
         return None
     if known.incarnation > life[1]:
         return f"incarnation {known.incarnation} was the current one"
-    return None if known.live else "the log knew that this life was over"
+    return None if known.live or not known.certain else "the log knew that this life was over"
+
+
+def late(request: Request, history: History) -> bool:
+    """Whether a life served that was only concluded to be over: it stood still, and was still listed."""
+    life = life_of(request)
+    known = None if life is None else history.known(life[0], request.sent)
+    if life is None or known is None or known.incarnation != life[1] or known.live or known.certain:
+        return False
+    return not unregistered(request, history)
 
 
 def unregistered(request: Request, history: History) -> bool:
