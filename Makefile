@@ -3,6 +3,7 @@
 #   make setup    build .venv (done by the other targets when needed)
 #   make test     the whole suite            ARGS="-k name" is handed to pytest; HAProxy's tests need a haproxy
 #   make demo     the demo                   ARGS="--seconds 20" is handed to it
+#   make chaos    the same with everything killed, for 15 minutes; ARGS="--seconds 90 --seed 11" instead
 #   make lint     every gate
 #   make simulate a million schedules, in as many sittings as it takes: Ctrl-C and begin again
 #                                            SEEDS=10000 FOLDER=.simulation ARGS="--jobs 1"
@@ -11,7 +12,7 @@
 #   make clean    remove .venv and all caches
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test demo lint simulate bench docs clean
+.PHONY: help setup test demo chaos lint simulate bench docs clean
 
 # PYTHON=/path/to/python3 chooses the interpreter that .venv is made from.
 PYTHON ?=
@@ -72,6 +73,9 @@ test: setup
 
 demo: setup
 	'$(BIN)/rollbook' demo $(ARGS)
+
+chaos: setup
+	'$(BIN)/rollbook' demo --chaos $(or $(ARGS),--seconds 900)
 
 lint: setup
 	'$(BIN)/ruff' check
