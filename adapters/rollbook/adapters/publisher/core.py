@@ -45,9 +45,7 @@ _SHOWN: Final = 5
 class Core:
     """Owns the sender and the outbox. Raises `LogError`, `OutboxInUse` or `OutboxUnusable`."""
 
-    def __init__(
-        self, fleet: str, connection: Connection | str, *, name: str, outbox: str | Path | None, limit: int
-    ) -> None:
+    def __init__(self, fleet: str, connection: Connection, *, name: str, outbox: str | Path | None, limit: int) -> None:
         self._name = name
         self._codec = Codec(fleet)
         self._book = Book(UuidV7())
@@ -57,8 +55,6 @@ class Core:
         self._closed: Flushed | None = None
         self._overflow = 0
         self._overflow_told = 0.0
-        if isinstance(connection, str):
-            connection = Connection(url=connection)
         self.store = Store(DurableOutbox(outbox) if outbox is not None else None, self._codec, self._book)
         self.sender = Sender(self._codec, name, connection, limit=limit, store=self.store)
         self._intake = self.sender.intake

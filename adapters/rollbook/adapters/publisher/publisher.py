@@ -63,13 +63,16 @@ class Publisher:
         outbox: str | Path | None = None,
         limit: int = 10_000,
     ) -> None:
+        from rollbook.adapters.jetstream.connection import Connection
         from rollbook.adapters.publisher.core import Core
 
         if limit < 1:
             raise PublisherMisconfigured(f"limit is {limit}; at least one fact must be allowed to wait")
         self.fleet = fleet
+        self.connection = Connection(url=connection) if isinstance(connection, str) else connection
+        """With its credentials: for who reads what this publisher writes."""
         self.name = validate_name("publisher", name if name is not None else _default_name())
-        self._core = Core(fleet, connection, name=self.name, outbox=outbox, limit=limit)
+        self._core = Core(fleet, self.connection, name=self.name, outbox=outbox, limit=limit)
         self._accept = self._core.accept
         self._lives: dict[str, Life] = {}
         self._making = threading.Lock()
