@@ -14,7 +14,7 @@ from rollbook.adapters.ray.provider import RayWorkerProvider
 from rollbook.projections.recovery.ports import ManagerUnavailable, NotStarted, Termination
 
 CELL = ("rollout-0-0", "rollout-0-1")
-OTHER, BROKEN = "rollout-1-0", "rollout-1-1"
+OTHER, BROKEN = "rollout-1-0", "rollout-2-0"
 
 
 class MemoryWorld:
@@ -109,12 +109,15 @@ async def test_what_nobody_knows_is_gone_and_cannot_be_started(world):
 
 
 async def test_who_died_stays_down_until_it_is_started(world):
-    (before,) = await lives(world, CELL[1])
+    """Its cell may end with it, or be ended by whoever starts it again."""
+    before = await lives(world, *CELL)
     await world.kill(CELL[1])
     await dead(world, CELL[1])
-    first = await lives(world, CELL[0])
+    assert await world.manager.terminate(CELL[0], before[0]) in {Termination.TERMINATED, Termination.ALREADY_GONE}
+    await dead(world, CELL[0])
+    await dead(world, CELL[1])
     await world.manager.start_cell(CELL)
-    assert await lives(world, *CELL) == [*first, before + 1]
+    assert await lives(world, *CELL) == [one + 1 for one in before]
 
 
 async def test_a_planned_stop_ends_it_and_it_stays_so(world):
@@ -145,12 +148,14 @@ async def test_all_or_none(world):
 @pytest.mark.ray
 @pytest.mark.integration
 @pytest.mark.timeout(300)
-async def test_whom_the_manager_restarts_nobody_else_starts_or_stops(ray_world):
+async def test_whom_the_manager_restarts_no_recoverer_starts_and_a_planned_stop_is_one(ray_world):
     await lives(ray_world, "kept-0-0")
     with pytest.raises(NotStarted, match="restarted by its manager"):
         await ray_world.manager.start_cell(["kept-0-0"])
+    await ray_world.manager.stop_cell(["kept-0-0"], "scale down")
+    await dead(ray_world, "kept-0-0")
     with pytest.raises(NotStarted, match="restarted by its manager"):
-        await ray_world.manager.stop_cell(["kept-0-0"], "no")
+        await ray_world.manager.start_cell(["kept-0-0"])
 
 
 async def test_no_answer_is_no_answer(world):

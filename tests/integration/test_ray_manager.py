@@ -123,7 +123,7 @@ async def test_a_former_port_that_is_taken_is_let_go(launch, local_ray, fleet):
         stranger.bind(("127.0.0.2", 0))
         stranger.listen()
         taken = stranger.getsockname()[1]
-        Records(fleet).save(Record(spec, manager="gone", detached=False, port=taken))
+        Records(fleet).save(Record(specs=(spec,), manager="gone", detached=False, ports={W: {"primary": taken}}))
         (state,) = launch(spec).wait_until_up(seconds=SECONDS)
         assert state.addresses["primary"].port != taken
 
@@ -224,10 +224,10 @@ async def test_a_fleet_that_is_not_detached_ends_with_its_driver(local_ray, stre
     code = """
         import sys, ray
         from rollbook.adapters.ray.manager import RayWorkerManager
-        from rollbook.adapters.ray.spec import WorkerSpec
+        from rollbook.adapters.ray.spec import ServeWorkerSpec
         ray_address, fleet, nats, actor = sys.argv[1:]
         ray.init(address=ray_address, configure_logging=False, log_to_driver=False)
-        spec = WorkerSpec(name="rollout-0-0", actor=actor, ray_options={"num_cpus": 0})
+        spec = ServeWorkerSpec(name="rollout-0-0", actor=actor, ray_options={"num_cpus": 0})
         # Nothing holds what launch returns: the fleet lives on all the same.
         RayWorkerManager.launch([spec], fleet=fleet, environ={"ROLLBOOK_NATS_URL": nats})
         (state,) = RayWorkerManager.get_handle(f"rollbook-{fleet}").wait_until_up(seconds=90)

@@ -16,7 +16,7 @@ from support.stream import FleetStream
 
 from rollbook.adapters.ray.border import NAMESPACE
 from rollbook.adapters.ray.manager import RayWorkerManager
-from rollbook.adapters.ray.spec import WorkerSpec
+from rollbook.adapters.ray.spec import ServeWorkerSpec, Spec
 from rollbook.events import WorkerFact
 
 ADDRESS = "127.0.0.2"
@@ -61,7 +61,7 @@ Launch = Callable[..., RayWorkerManager]
 
 
 @contextlib.contextmanager
-def launched(server: NatsServer, fleet: str, *specs: WorkerSpec) -> Generator[RayWorkerManager]:
+def launched(server: NatsServer, fleet: str, *specs: Spec) -> Generator[RayWorkerManager]:
     """A fleet with its stream, which is gone afterwards."""
     FleetStream(server.url, fleet).make()
     try:
@@ -74,7 +74,7 @@ def launched(server: NatsServer, fleet: str, *specs: WorkerSpec) -> Generator[Ra
 def launch(local_ray: str, nats_server: NatsServer, stream: FleetStream, fleet: str) -> Iterator[Launch]:
     """Launches workers of the test's fleet; whatever is left of it at the end is killed."""
 
-    def launch(*specs: WorkerSpec, **options) -> RayWorkerManager:
+    def launch(*specs: Spec, **options) -> RayWorkerManager:
         options.setdefault("environ", {"ROLLBOOK_NATS_URL": nats_server.url})
         return RayWorkerManager.launch(specs, fleet=fleet, seconds=SECONDS, **options)
 
@@ -92,9 +92,11 @@ def end_fleet(fleet: str) -> None:
             ray.kill(ray.get_actor(name, namespace=NAMESPACE))
 
 
-def demo_spec(name: str = "rollout-0-0", **fields) -> WorkerSpec:
+def demo_spec(name: str = "rollout-0-0", **fields) -> ServeWorkerSpec:
     """A demo worker that needs no CPU of its own, so that as many fit as a test likes."""
-    return WorkerSpec(name=name, **{"actor": DEMO, "ray_options": {"num_cpus": 0}, "process_seconds": SECONDS} | fields)
+    return ServeWorkerSpec(
+        name=name, **{"actor": DEMO, "ray_options": {"num_cpus": 0}, "process_seconds": SECONDS} | fields
+    )
 
 
 def facts_about(stream: FleetStream, worker: str) -> list[WorkerFact]:

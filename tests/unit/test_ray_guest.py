@@ -2,14 +2,18 @@
 
 import asyncio
 import errno
+import os
 import sys
 import threading
 import types
 
+import msgspec
 import pytest
 
 from rollbook.adapters.ray.guest import Guest, StartFailed
-from rollbook.adapters.ray.spec import WorkerSpec
+from rollbook.adapters.ray.seat import Neighbour, Seat
+from rollbook.adapters.ray.spec import CommandWorkerSpec, ServeWorkerSpec
+from rollbook.projections.ports import HostAndPort
 
 GOOD = {"primary": "127.0.0.1:8000"}
 
@@ -45,7 +49,21 @@ def worker(monkeypatch):
 
 
 def guest(**fields):
-    return Guest(WorkerSpec(**{"name": "rollout-0-0", "actor": "made_worker:Made"} | fields), "10.0.0.1")
+    return Guest(ServeWorkerSpec(**{"name": "rollout-0-0", "actor": "made_worker:Made"} | fields))
+
+
+def seat(incarnation=1, **ports):
+    addresses = {kind: HostAndPort("10.0.0.1", port) for kind, port in ({"primary": 8000} | ports).items()}
+    return Seat(
+        name="rollout-0-0",
+        incarnation=incarnation,
+        rank=0,
+        cell_size=1,
+        cell_incarnation=0,
+        host="10.0.0.1",
+        rank0="rollout-0-0",
+        workers={"rollout-0-0": Neighbour(addresses)},
+    )
 
 
 def raising(exc):
@@ -56,35 +74,37 @@ def raising(exc):
 
 
 def test_it_is_made_with_its_identity_and_the_specs_own_arguments(worker):
-    assert guest(kwargs={"model": "m"}).start(3, [8000]) == GOOD
+    assert guest(kwargs={"model": "m"}).start(seat(3)) == GOOD
     assert worker.done == [
         {"name": "rollout-0-0", "incarnation": 3, "host": "10.0.0.1", "port": 8000, "model": "m"},
         "start",
     ]
 
 
-def test_a_taken_port_is_let_go_for_the_next(worker):
-    def answer(made):
-        if made.port == 8000:
-            raise OSError(errno.EADDRINUSE, "in use")
-        return {"primary": f"h:{made.port}"}
+def test_a_class_that_asks_for_its_seat_gets_it(worker):
+    class Seated(worker):
+        def __init__(self, *, seat, **given) -> None:
+            super().__init__(seat=seat, **given)
 
-    worker.answer = answer
-    assert guest().start(1, [8000, 8001]) == {"primary": "h:8001"}
-    assert [step for step in worker.done if isinstance(step, str)] == ["start", "stop", "start"]
-
-
-def test_the_last_port_that_is_taken_is_a_failure(worker):
-    worker.answer = raising(OSError(errno.EADDRINUSE, "in use"))
-    with pytest.raises(StartFailed, match=r"start raised OSError: .*in use"):
-        guest().start(1, [8000])
+    sys.modules["made_worker"].Made = Seated
+    made = seat(3, rpc=7000)
+    guest().start(made)
+    assert worker.done[0]["seat"] == made
 
 
-def test_another_trouble_of_the_system_is_not_a_taken_port(worker):
-    worker.answer = raising(OSError(errno.EACCES, "not allowed"))
-    with pytest.raises(StartFailed, match="not allowed"):
-        guest().start(1, [80, 0])
-    assert worker.done.count("start") == 1
+def test_its_environment_is_rendered_before_it_is_imported(worker, monkeypatch):
+    monkeypatch.setenv("SERVED_AT", "")
+    guest(env={"SERVED_AT": "{primary} for {name}"}).start(seat())
+    assert os.environ["SERVED_AT"] == "10.0.0.1:8000 for rollout-0-0"
+    with pytest.raises(StartFailed, match="has no address 'rpc'"):
+        guest(env={"SERVED_AT": "{rpc}"}).start(seat())
+
+
+def test_a_command_without_a_primary_port_has_no_primary_address():
+    nowhere = msgspec.structs.replace(seat(), workers={"rollout-0-0": Neighbour({})})
+    made = Guest(CommandWorkerSpec(name="rollout-0-0", command="exit 3", ports=(), ready_path=None))
+    assert made.start(nowhere) == {}
+    assert made.wait() == "its command exited with code 3"
 
 
 @pytest.mark.parametrize(
@@ -96,12 +116,13 @@ def test_another_trouble_of_the_system_is_not_a_taken_port(worker):
 )
 def test_what_cannot_be_imported_is_named(worker, actor, problem):
     with pytest.raises(StartFailed, match=problem):
-        guest(actor=actor).start(1, [0])
+        guest(actor=actor).start(seat())
 
 
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
+        (raising(OSError(errno.EADDRINUSE, "in use")), "start raised OSError: [Errno 98] in use"),
         (raising(ValueError("no weights")), "start raised ValueError: no weights"),
         (raising(SystemExit(3)), "start raised SystemExit: 3"),
         (raising(KeyboardInterrupt()), "start raised KeyboardInterrupt"),
@@ -114,7 +135,7 @@ def test_what_cannot_be_imported_is_named(worker, actor, problem):
 def test_a_start_that_fails_says_how(worker, answer, problem):
     worker.answer = answer
     with pytest.raises(StartFailed) as failed:
-        guest().start(1, [0])
+        guest().start(seat())
     assert problem in str(failed.value)
 
 
@@ -132,7 +153,7 @@ def test_async_code_runs_on_one_loop_that_stays(worker):
     worker.answer = lambda _: answer()
     worker.wait = wait
     made = guest()
-    assert made.start(1, [0]) == GOOD
+    assert made.start(seat()) == GOOD
     assert made.wait() == "its engine exited"
     assert loops[0] is loops[1]
     loops[0].call_soon_threadsafe(loops[0].stop)
@@ -144,7 +165,7 @@ def test_async_code_runs_on_one_loop_that_stays(worker):
 
 def test_how_it_ended_is_told_in_every_case(worker):
     made = guest()
-    made.start(1, [0])
+    made.start(seat())
     assert made.wait() is None
     worker.wait = lambda _: None
     assert made.wait() == "it ended by itself"
@@ -155,6 +176,6 @@ def test_how_it_ended_is_told_in_every_case(worker):
 def test_a_stop_that_raises_is_only_logged(worker):
     made = guest()
     made.stop()
-    made.start(1, [0])
+    made.start(seat())
     worker.stop = raising(RuntimeError("no"))
     made.stop()

@@ -31,7 +31,7 @@ from rollbook.adapters.demo.stage import (
     show_fact,
 )
 from rollbook.adapters.demo.worker import DemoWorker
-from rollbook.adapters.ray.spec import WorkerSpec, import_path
+from rollbook.adapters.ray.spec import ServeWorkerSpec, Spec, import_path
 from rollbook.adapters.settings import FILE_NAME, load
 from rollbook.projections.state.fold import State
 
@@ -98,10 +98,10 @@ class CalmStage(Stage):
                 finally:
                     built.controller.stop()
 
-    def specs(self) -> list[WorkerSpec]:
+    def specs(self) -> list[Spec]:
         """See `Stage`."""
         return [
-            WorkerSpec(name=name, actor=import_path(DemoWorker), kwargs={"answer_seconds": ANSWER_SECONDS})
+            ServeWorkerSpec(name=name, actor=import_path(DemoWorker), kwargs={"answer_seconds": ANSWER_SECONDS})
             for name in self.workers
         ]
 

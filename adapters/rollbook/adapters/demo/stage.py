@@ -27,9 +27,9 @@ from rollbook.adapters.demo.traffic import Traffic
 from rollbook.adapters.jetstream.log import JetStreamLog
 from rollbook.adapters.ray.border import manager_name
 from rollbook.adapters.ray.client import ManagerClient
-from rollbook.adapters.ray.guest import PRIMARY
 from rollbook.adapters.ray.manager import RayWorkerManager
-from rollbook.adapters.ray.spec import WorkerSpec
+from rollbook.adapters.ray.ports import PRIMARY
+from rollbook.adapters.ray.spec import Spec
 from rollbook.events import Recorded, RollbookError
 from rollbook.events.names import format_worker
 from rollbook.projections.ending import end
@@ -129,7 +129,7 @@ class Stage(ABC):
         """Router, Ray, NATS and Rollbook's own programs, for as long as the context is open. Raises `RollbookError`."""
 
     @abstractmethod
-    def specs(self) -> list[WorkerSpec]:
+    def specs(self) -> list[Spec]:
         """The workers to be launched."""
 
     @abstractmethod

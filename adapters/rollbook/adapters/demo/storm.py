@@ -42,7 +42,7 @@ from rollbook.adapters.demo.worker import DemoWorker, serve
 from rollbook.adapters.jetstream.connection import Connection
 from rollbook.adapters.jetstream.embedded import EmbeddedServer
 from rollbook.adapters.ray.border import NAMESPACE, ActorGone, ActorSilent, aside, find, host_name
-from rollbook.adapters.ray.spec import WorkerSpec, import_path
+from rollbook.adapters.ray.spec import ServeWorkerSpec, Spec, import_path
 from rollbook.adapters.settings import FILE_NAME, load
 from rollbook.events import RollbookError
 from rollbook.projections.state.fold import State
@@ -176,10 +176,10 @@ class StormStage(Stage):
         file.write_text(text, encoding="utf-8")
         return file
 
-    def specs(self) -> list[WorkerSpec]:
+    def specs(self) -> list[Spec]:
         """See `Stage`."""
         return [
-            WorkerSpec(
+            ServeWorkerSpec(
                 name=name,
                 actor=import_path(DemoWorker),
                 kwargs={"answer_seconds": ANSWER_SECONDS},

@@ -18,11 +18,16 @@ from rollbook.adapters import logs
 from rollbook.adapters.proxies.readiness import HttpReadiness
 from rollbook.adapters.publisher import Publisher
 from rollbook.adapters.ray.border import AGAIN_SECONDS, RayThread, aside
+from rollbook.adapters.ray.checking import cells_of
 from rollbook.adapters.ray.hosts import LOOK_SECONDS, Hosts
 from rollbook.adapters.ray.keeper import Keeper
+from rollbook.adapters.ray.rank import Rank
 from rollbook.adapters.ray.records import Record, Records
+from rollbook.adapters.ray.scan import SECONDS as SCAN_SECONDS
+from rollbook.adapters.ray.scan import Scan
 from rollbook.adapters.ray.scribe import Scribe
-from rollbook.adapters.ray.spec import InvalidSpec, WorkerState, check_specs, decode_specs, encode_states
+from rollbook.adapters.ray.seat import Neighbour
+from rollbook.adapters.ray.spec import InvalidSpec, Spec, WorkerState, decode_specs, encode_states
 from rollbook.events import RollbookError
 from rollbook.projections.ending import end
 from rollbook.projections.recovery.ports import NotStarted, Termination
@@ -66,6 +71,9 @@ class ManagerActor:
         self._publisher = Publisher.from_env({**environ, "ROLLBOOK_FLEET": fleet}, name=PUBLISHER, outbox=None)
         self._readiness = HttpReadiness()
         self._keepers: dict[str, Keeper] = {}
+        """By cell."""
+        self._cell_of: dict[str, str] = {}
+        """By worker."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._former: dict[str, Record] = {}
         self._beside: list[asyncio.Task[None]] = []
@@ -80,74 +88,94 @@ class ManagerActor:
         await asyncio.Event().wait()
 
     async def launch(self, specs: bytes) -> None:
-        """Keep these workers too. A worker that was given up gets another chance. All or none: raises `InvalidSpec`."""
-        asked = check_specs(decode_specs(specs))
+        """Keep these workers too. A cell that was given up gets another chance. All or none: raises `InvalidSpec`."""
+        cells = cells_of(decode_specs(specs))
         await self._ready
-        for spec in asked:
-            self._hosts.check(spec)
-            keeper = self._keepers.get(spec.name)
-            if keeper is not None and keeper.record.spec != spec:
-                raise InvalidSpec(
-                    f"worker {spec.name!r} runs with another description; stop the fleet, or give it another name"
-                )
-        for spec in asked:
-            keeper = self._keepers.get(spec.name)
-            if keeper is None or keeper.state.stage == "given_up":
-                former = self._former.pop(spec.name, None) if keeper is None else keeper.record
-                record = Record(spec, self._id, self._description.detached)
-                if former is not None:
-                    record = msgspec.structs.replace(record, incarnation=former.incarnation, port=former.port)
-                self._keep(record)
+        for cell, asked in cells.items():
+            self._check(cell, asked)
+        for cell, asked in cells.items():
+            keeper = self._keepers.get(cell)
+            if keeper is None:
+                record = Record(specs=asked, manager=self._id, detached=self._description.detached)
+                if (former := self._former.pop(cell, None)) is not None:
+                    record = msgspec.structs.replace(former, specs=asked, manager=self._id, detached=record.detached)
+                keeper = self._keep(record)
+                keeper.want()
                 await self._save(record)
+            elif any(state.stage == "given_up" for state in keeper.states):
+                keeper.want()
 
     async def states(self, names: Sequence[str] | None = None) -> bytes:
         """`WorkerState`s as JSON: of `names` that it knows, or of all."""
         await self._ready
-        known = self._keepers
-        return encode_states(
-            [keeper.state for keeper in (map(known.get, names) if names is not None else known.values()) if keeper]
-        )
+        states = self._states()
+        if names is None:
+            return encode_states(states)
+        known = {state.name: state for state in states}
+        return encode_states([known[name] for name in names if name in known])
 
-    async def start_cell(self, names: Sequence[str]) -> None:
-        """Begin a life of each that has none; return when all have numbers. Raises `NotStarted`, and leaves none."""
+    async def start_cells(self, workers: Sequence[str], *, recovering: bool) -> None:
+        """Begin a life of each cell of these that has none; return when all its workers have numbers.
+
+        Raises `NotStarted`, and leaves none of those begun; also where `recovering` and the manager does that itself.
+        """
         await self._ready
-        keepers = self._told(names)
+        keepers = self._asked(workers)
+        for keeper in keepers:
+            if recovering and not keeper.told:
+                name = keeper.ranks[0].name
+                raise NotStarted(f"worker {name!r} is restarted by its manager; launch it with restart='recoverer'")
         begun = await asyncio.gather(*(keeper.start() for keeper in keepers), return_exceptions=True)
         failures = [one for one in begun if isinstance(one, BaseException)]
         if failures:
-            _log.warning("manager.cell.not_started", workers=list(names), reason=str(failures[0]))
-            over = "another worker of its cell could not be started"
+            _log.warning("manager.cells.not_started", workers=list(workers), reason=str(failures[0]))
+            over = "another cell could not be started with it"
             await asyncio.gather(
-                *(
-                    keeper.terminate(keeper.state.incarnation, over)
-                    for keeper, mine in zip(keepers, begun, strict=True)
-                    if mine is True
-                )
+                *(keeper.halt(over) for keeper, mine in zip(keepers, begun, strict=True) if mine is True)
             )
             raise failures[0]
 
-    async def stop_cell(self, names: Sequence[str], reason: str) -> None:
-        """End these in order, as planned; they stay down until they are started. Raises `NotStarted`."""
+    async def stop_cells(self, workers: Sequence[str], reason: str) -> None:
+        """End the cells of these in order, as planned; they stay down until they are started. Raises `NotStarted`."""
         await self._ready
-        await asyncio.gather(*(keeper.halt(reason) for keeper in self._told(names)))
+        await asyncio.gather(*(keeper.halt(reason) for keeper in self._asked(workers)))
 
     async def terminate(self, name: str, expected: int) -> str:
         """A `Termination`, of that very life."""
         await self._ready
-        keeper = self._keepers.get(name)
-        return str(Termination.ALREADY_GONE if keeper is None else await keeper.terminate(expected))
+        cell = self._cell_of.get(name)
+        return str(Termination.ALREADY_GONE if cell is None else await self._keepers[cell].terminate(name, expected))
 
-    def _told(self, names: Sequence[str]) -> list[Keeper]:
-        """Their keepers. Raises `NotStarted` for one that nobody else may start or stop."""
-        keepers: list[Keeper] = []
-        for name in names:
-            keeper = self._keepers.get(name)
-            if keeper is None:
+    def _check(self, cell: str, specs: Sequence[Spec]) -> None:
+        """Raise `InvalidSpec` for a cell that cannot be kept."""
+        for spec in specs:
+            self._hosts.check(spec)
+            other = self._cell_of.get(spec.name, cell)
+            if other != cell:
+                raise InvalidSpec(f"worker {spec.name!r} runs in cell {other}, not in {cell}")
+        keeper = self._keepers.get(cell)
+        if keeper is None:
+            return
+        running = {spec.name: spec for spec in keeper.record.specs}
+        if running.keys() != (asked := {spec.name: spec for spec in specs}).keys():
+            raise InvalidSpec(
+                f"cell {cell} runs with the workers {', '.join(running)}, not with {', '.join(asked)}; a cell is "
+                "launched as a whole"
+            )
+        for name, spec in asked.items():
+            if spec != running[name]:
+                raise InvalidSpec(
+                    f"worker {name!r} runs with another description; stop the fleet, or give it another name"
+                )
+
+    def _asked(self, workers: Sequence[str]) -> list[Keeper]:
+        """The keepers of their cells, each once. Raises `NotStarted`."""
+        cells: dict[str, Keeper] = {}
+        for name in workers:
+            if (cell := self._cell_of.get(name)) is None:
                 raise NotStarted(f"the manager has no worker {name!r}; launch it")
-            if not keeper.told:
-                raise NotStarted(f"worker {name!r} is restarted by its manager; launch it with restart='recoverer'")
-            keepers.append(keeper)
-        return keepers
+            cells[cell] = self._keepers[cell]
+        return list(cells.values())
 
     async def stop(self, reason: str, seconds: float) -> list[str]:
         """End all workers and forget them; return what could not be said to the log, one line for each fact."""
@@ -176,20 +204,48 @@ class ManagerActor:
             else:
                 self._former[name] = record
         self._beside = [asyncio.create_task(one(self._publisher, self._states)) for one in BESIDE]
-        _log.info("manager.began", fleet=self._description.fleet, workers=sorted(self._keepers))
+        self._beside.append(asyncio.create_task(self._scan()))
+        _log.info("manager.began", fleet=self._description.fleet, workers=sorted(self._cell_of))
 
     async def _orphan(self, record: Record) -> bool:
-        """Whether the worker outlived its manager. One that shares its manager's fate may only not be dead yet."""
-        return record.detached and await self._hosts.find(record.spec.name) is not None
+        """Whether some of it outlived its manager. Who shares his manager's fate may only not be dead yet."""
+        if not record.detached:
+            return False
+        return any([await self._hosts.find(spec.name) is not None for spec in record.specs])
+
+    async def _scan(self) -> None:
+        scan = Scan()
+        while True:
+            await asyncio.sleep(SCAN_SECONDS)
+            ranks = {rank.name: (keeper, rank) for keeper in self._keepers.values() for rank in keeper.ranks}
+            alive = {name: rank.process for name, (_, rank) in ranks.items() if rank.state.alive}
+            try:
+                listed = await self._hosts.listed()
+            except RollbookError as exc:
+                _log.warning("manager.scan.failed", error=str(exc))
+                continue
+            for name in scan.lost(listed, alive):
+                keeper, rank = ranks[name]
+                if rank.state.alive and rank.process == alive[name]:
+                    keeper.lost(name)
 
     def _states(self) -> list[WorkerState]:
-        return [keeper.state for keeper in self._keepers.values()]
+        return [state for keeper in self._keepers.values() for state in keeper.states]
 
-    def _keep(self, record: Record) -> None:
-        scribe = Scribe(self._publisher, record.spec)
-        keeper = Keeper(record, self._hosts, scribe, self._readiness, self._save)
-        self._keepers[record.spec.name] = keeper
-        self._tasks[record.spec.name] = asyncio.create_task(self._run(keeper))
+    def _neighbour(self, name: str) -> Neighbour | None:
+        cell = self._cell_of.get(name)
+        return None if cell is None else self._keepers[cell].neighbour(name)
+
+    def _keep(self, record: Record) -> Keeper:
+        ranks: list[Rank] = []
+        for spec in record.specs:
+            scribe = Scribe(self._publisher, spec, len(record.specs))
+            incarnation = record.incarnations.get(spec.name, 0)
+            ranks.append(Rank(spec, self._hosts, scribe, self._readiness, incarnation))
+            self._cell_of[spec.name] = record.cell
+        keeper = self._keepers[record.cell] = Keeper(record, ranks, self._hosts, self._neighbour, self._save)
+        self._tasks[record.cell] = asyncio.create_task(self._run(keeper))
+        return keeper
 
     async def _run(self, keeper: Keeper) -> None:
         """Whatever a keeper stumbles over, its worker stays kept, and the others do not notice."""
@@ -197,7 +253,7 @@ class ManagerActor:
             try:
                 await keeper.run()
             except Exception:  # noqa: BLE001 - whatever it is, it is one worker's
-                _log.exception("manager.keeper.failed", worker=keeper.record.spec.name)
+                _log.exception("manager.keeper.failed", cell=keeper.record.cell)
                 await asyncio.sleep(1)
             else:
                 return
@@ -206,7 +262,7 @@ class ManagerActor:
         try:
             await self._blocking(lambda: self._records.save(record), "writing a record")
         except RollbookError as exc:
-            _log.warning("manager.record.not_saved", worker=record.spec.name, error=str(exc))
+            _log.warning("manager.record.not_saved", cell=record.cell, error=str(exc))
 
     async def _blocking(self, job: Callable[[], T], asked: str) -> T:
         return await aside(self._threads, job, LOOK_SECONDS, asked)

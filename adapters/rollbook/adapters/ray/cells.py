@@ -20,7 +20,7 @@ ANSWER_SECONDS: Final = 30.0
 class RayCells:
     """A `WorkerManager` on the manager actor that `client` speaks to. `connect` joins Ray if this process has not.
 
-    Only for workers whose spec says `restart="recoverer"`.
+    It starts only workers whose spec says `restart="recoverer"`. Cells are started and stopped as wholes.
     """
 
     def __init__(self, client: ManagerClient, connect: Callable[[], Awaitable[None]]) -> None:
@@ -29,11 +29,11 @@ class RayCells:
 
     async def start_cell(self, workers: Sequence[str]) -> None:
         """See `WorkerManager`."""
-        await self._asked(self._client.start_cell(list(workers), START_SECONDS))
+        await self._asked(self._client.start_cells(list(workers), START_SECONDS, recovering=True))
 
     async def stop_cell(self, workers: Sequence[str], reason: str) -> None:
         """See `WorkerManager`."""
-        await self._asked(self._client.stop_cell(list(workers), reason, STOP_SECONDS))
+        await self._asked(self._client.stop_cells(list(workers), reason, STOP_SECONDS))
 
     async def terminate(self, worker: str, expected_incarnation: int) -> Termination:
         """See `WorkerManager`."""

@@ -9,8 +9,8 @@ import msgspec
 
 from rollbook.adapters.ray.actor import Description
 from rollbook.adapters.ray.border import NAMESPACE, ActorBroken, RayThread, ask_named
-from rollbook.adapters.ray.guest import PRIMARY
-from rollbook.adapters.ray.spec import WorkerSpec, WorkerState, decode_states, encode_specs
+from rollbook.adapters.ray.ports import PRIMARY
+from rollbook.adapters.ray.spec import Spec, WorkerState, decode_states, encode_specs
 from rollbook.projections.ports import HostAndPort, UnknownWorker, WorkerUnreachable
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class ManagerClient:
         answer = await self._ask(lambda handle: handle.describe.remote(), seconds)
         return self._decoded(lambda: msgspec.json.decode(answer, type=Description))
 
-    async def launch(self, specs: Sequence[WorkerSpec], seconds: float) -> None:
+    async def launch(self, specs: Sequence[Spec], seconds: float) -> None:
         """Hand it more workers. Raises `InvalidSpec` too."""
         await self._ask(lambda handle: handle.launch.remote(encode_specs(specs)), seconds)
 
@@ -41,13 +41,16 @@ class ManagerClient:
         answer = await self._ask(lambda handle: handle.states.remote(names), seconds)
         return self._decoded(lambda: decode_states(answer))
 
-    async def start_cell(self, names: Sequence[str], seconds: float) -> None:
-        """Begin lives of those that have none. Raises `NotStarted` too."""
-        await self._ask(lambda handle: handle.start_cell.remote(names), seconds)
+    async def start_cells(self, workers: Sequence[str], seconds: float, *, recovering: bool = False) -> None:
+        """Begin lives of the cells of these that have none. Raises `NotStarted` too.
 
-    async def stop_cell(self, names: Sequence[str], reason: str, seconds: float) -> None:
-        """End these in order. Raises `NotStarted` too."""
-        await self._ask(lambda handle: handle.stop_cell.remote(names, reason), seconds)
+        A recoverer says that it is `recovering`: it may not start those that the manager restarts.
+        """
+        await self._ask(lambda handle: handle.start_cells.remote(workers, recovering=recovering), seconds)
+
+    async def stop_cells(self, workers: Sequence[str], reason: str, seconds: float) -> None:
+        """End the cells of these in order. Raises `NotStarted` too."""
+        await self._ask(lambda handle: handle.stop_cells.remote(workers, reason), seconds)
 
     async def terminate(self, name: str, expected: int, seconds: float) -> str:
         """Kill that very life; a `Termination`."""

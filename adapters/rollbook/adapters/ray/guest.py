@@ -1,4 +1,4 @@
-"""A worker's own code inside its actor's process: found by its import path, started on a port that is free, stopped.
+"""A worker's own code inside its actor's process: found by its import path, started on its ports, stopped.
 
 Whatever that code does (raise, exit, return nonsense, be `async` or not) comes out as addresses or as `StartFailed`.
 """
@@ -6,21 +6,21 @@ Whatever that code does (raise, exit, return nonsense, be `async` or not) comes 
 from __future__ import annotations
 
 import asyncio
-import errno
 import importlib
 import inspect
+import os
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
 
 import structlog
 
-from rollbook.adapters.ray.spec import WorkerSpec
+from rollbook.adapters.ray.command import CommandActor
+from rollbook.adapters.ray.ports import PRIMARY
+from rollbook.adapters.ray.seat import Seat, TemplateError, render
+from rollbook.adapters.ray.spec import CommandWorkerSpec, Spec
 from rollbook.adapters.settings.model import parse_host_and_port
 from rollbook.events import RollbookError
-
-PRIMARY: Final = "primary"
-"""The address that takes requests."""
 
 _log = structlog.get_logger()
 
@@ -32,20 +32,17 @@ class StartFailed(RollbookError):
 class WorkerActor(Protocol):
     """What a worker's class must offer. `wait` and `stop` may be left out. Each may be `async`.
 
-    The class is made with `name`, `incarnation`, `host`, `port` and the spec's `kwargs`, all as keywords. Its code runs
-    in a thread that is not the process's main thread; what is `async` runs on one event loop that lives as long as the
-    worker does.
+    The class is made with `name`, `incarnation`, `host`, `port` and the spec's `kwargs`, all as keywords, and with
+    `seat` (a `Seat`) if it has a parameter of that name. Its code runs in a thread that is not the process's main
+    thread; what is `async` runs on one event loop that lives as long as the worker does.
     """
 
     def __init__(self, *, name: str, incarnation: int, host: str, port: int, **kwargs: Any) -> None:
-        """`host` is this node's address as Ray knows it, `port` what to listen on (0: let the system choose)."""
+        """`host` is this node's address as Ray knows it, `port` its primary port, which was free just now, or 0."""
         ...
 
     def start(self) -> Mapping[str, str] | Awaitable[Mapping[str, str]]:
-        """Listen; return the named addresses, each `host:port`, among them `primary`.
-
-        A taken port must raise the system's own `OSError` (EADDRINUSE): then it is made again with another port.
-        """
+        """Listen; return the addresses by kind, each `host:port`, among them `primary`."""
         ...
 
     def wait(self) -> str | Awaitable[str]:
@@ -58,29 +55,24 @@ class WorkerActor(Protocol):
 
 
 class Guest:
-    """The worker of one spec in this process. `host` is the node's address. All methods block."""
+    """The worker of one spec in this process. All methods block."""
 
-    def __init__(self, spec: WorkerSpec, host: str) -> None:
+    def __init__(self, spec: Spec) -> None:
         self._spec = spec
-        self._host = host
         self._worker: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def start(self, incarnation: int, ports: Sequence[int]) -> dict[str, str]:
-        """Make it and start it on the first of `ports` that is free; return its addresses. Raises `StartFailed`."""
+    def start(self, seat: Seat) -> dict[str, str]:
+        """Make it and start it; return its addresses. Raises `StartFailed`."""
         try:
-            cls = _imported(self._spec.actor)
-            for port in ports[:-1]:
-                try:
-                    return self._start_on(cls, incarnation, port)
-                except OSError as exc:
-                    if exc.errno != errno.EADDRINUSE:
-                        raise
-                    _log.info("worker.port.taken", worker=self._spec.name, port=port)
-                    self.stop()
-            return self._start_on(cls, incarnation, ports[-1])
+            os.environ.update({key: render(value, seat) for key, value in self._spec.env.items()})
+            self._worker = self._made(seat)
+            needed = self._spec.ready_path is not None or not isinstance(self._spec, CommandWorkerSpec)
+            return _addresses(self._call(self._worker.start), needed=needed)
         except StartFailed:
             raise
+        except TemplateError as exc:
+            raise StartFailed(str(exc)) from exc
         except BaseException as exc:
             # SystemExit too: only this worker's start ends with it.
             raise StartFailed(f"start raised {_told(exc)}") from exc
@@ -105,10 +97,15 @@ class Guest:
             except Exception:  # noqa: BLE001 - as in `wait`
                 _log.exception("worker.stop.failed", worker=self._spec.name)
 
-    def _start_on(self, cls: Any, incarnation: int, port: int) -> dict[str, str]:
+    def _made(self, seat: Seat) -> Any:
+        port = seat.own[PRIMARY].port if PRIMARY in seat.own else 0
+        given: dict[str, Any] = {"name": seat.name, "incarnation": seat.incarnation, "host": seat.host, "port": port}
         spec = self._spec
-        self._worker = cls(name=spec.name, incarnation=incarnation, host=self._host, port=port, **spec.kwargs)
-        return _addresses(self._call(self._worker.start))
+        if isinstance(spec, CommandWorkerSpec):
+            command = render(spec.command, seat)
+            return CommandActor(**given, seat=seat, command=command, cwd=spec.cwd, stop_seconds=spec.stop_seconds)
+        cls = _imported(spec.actor)
+        return cls(**given, **({"seat": seat} if _takes_seat(cls) else {}), **spec.kwargs)
 
     def _call(self, method: Callable[[], Any]) -> Any:
         """The result of a method of the worker, also of an `async` one."""
@@ -129,9 +126,16 @@ def _imported(path: str) -> Any:
         raise StartFailed(f"importing {path} raised {_told(exc)}") from exc
 
 
-def _addresses(answer: object) -> dict[str, str]:
+def _takes_seat(cls: Any) -> bool:
+    try:
+        return "seat" in inspect.signature(cls).parameters
+    except (TypeError, ValueError):  # what is written in C may not tell
+        return False
+
+
+def _addresses(answer: object, *, needed: bool) -> dict[str, str]:
     """What `start` returned, checked. Raises `StartFailed`."""
-    if not isinstance(answer, Mapping) or PRIMARY not in answer:
+    if not isinstance(answer, Mapping) or (needed and PRIMARY not in answer):
         raise StartFailed(f"start() returned {str(answer)[:200]!r}; it must return named addresses with {PRIMARY!r}")
     for name, text in answer.items():
         try:

@@ -15,7 +15,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -23,7 +23,9 @@ import msgspec
 import structlog
 
 from rollbook.adapters.ray.guest import Guest, StartFailed
-from rollbook.adapters.ray.spec import WorkerSpec
+from rollbook.adapters.ray.holding import Held
+from rollbook.adapters.ray.seat import Seat
+from rollbook.adapters.ray.spec import Spec
 
 CONCURRENCY: Final = 8
 """Threads for calls: one blocks in the worker's start, one or two in `watch`, the others answer."""
@@ -40,24 +42,30 @@ class Identity(msgspec.Struct, frozen=True):
     worker: str
     incarnation: int
     """0 while it has no number."""
+    cell_incarnation: int
+    """0 too in a cell of one worker."""
     pid: int
     node: str
 
 
 class WorkerHost:
-    """One process of one worker: waits for its number, starts the worker's code, and tells when it is over."""
+    """One process of one worker: is numbered, chooses its ports, starts the worker's code, and tells when it is over.
+
+    Each of these steps can be asked for again, by the next manager, and answers the same.
+    """
 
     def __init__(self, fleet: str, spec: bytes, manager: Any = None) -> None:
-        """`spec` is a `WorkerSpec` as JSON. With a `manager` (an actor handle) it ends when that is gone for good."""
+        """`spec` is a `Spec` as JSON. With a `manager` (an actor handle) it ends when that is gone for good."""
         import ray
 
         self._fleet = fleet
-        self._spec = msgspec.json.decode(spec, type=WorkerSpec)
+        self._spec: Spec = msgspec.json.decode(spec, type=Spec)
         self._node = str(ray.util.get_node_ip_address())  # type: ignore[no-untyped-call]
         self._lock = threading.Lock()
-        self._incarnation = 0
+        self._incarnation = self._cell_incarnation = 0
+        self._held: Held | None = None
         self._begun: Future[dict[str, str]] | None = None
-        self._guest = Guest(self._spec, self._node)
+        self._guest = Guest(self._spec)
         self._ended = threading.Event()
         self._reason = ""
         signal.signal(signal.SIGTERM, self._on_sigterm)
@@ -66,23 +74,38 @@ class WorkerHost:
 
     def identity(self) -> bytes:
         """An `Identity` as JSON."""
-        return msgspec.json.encode(Identity(self._fleet, self._spec.name, self._incarnation, os.getpid(), self._node))
+        return msgspec.json.encode(
+            Identity(self._fleet, self._spec.name, self._incarnation, self._cell_incarnation, os.getpid(), self._node)
+        )
 
-    def begin(self, incarnation: int, ports: Sequence[int]) -> dict[str, str]:
-        """Take the number, start the worker on the first of `ports` that is free; return its addresses.
+    def number(self, incarnation: int, cell_incarnation: int) -> None:
+        """Take the numbers that its life and its cell's life have in the log."""
+        self._incarnation, self._cell_incarnation = incarnation, cell_incarnation
 
-        Called again, by the next manager, it waits for the first call and returns the same. Raises `StartFailed`.
+    def reserve(self, former: Mapping[str, int]) -> dict[str, int]:
+        """Choose its ports, those of its `former` life if they are free, and hold them until it starts.
+
+        Raises `PortTaken`.
         """
+        with self._lock:
+            if self._held is None:
+                self._held = Held(self._spec.ports, self._spec.place.rank, former)
+            return self._held.ports
+
+    def begin(self, seat: bytes) -> dict[str, str]:
+        """Start the worker's code in its `Seat` (as JSON); return its addresses. Raises `StartFailed`."""
+        place = msgspec.json.decode(seat, type=Seat)
         with self._lock:
             begun, mine = self._begun, self._begun is None
             if begun is None:
                 begun = self._begun = Future()
-                self._incarnation = incarnation
         if mine:
             try:
-                begun.set_result(self._guest.start(incarnation, ports))
+                if self._held is not None:
+                    self._held.let_go()
+                begun.set_result(self._guest.start(place))
             except StartFailed as exc:
-                _log.exception("worker.start.failed", worker=self._spec.name, incarnation=incarnation)
+                _log.exception("worker.start.failed", worker=self._spec.name, incarnation=place.incarnation)
                 begun.set_exception(exc)
             else:
                 self._thread("wait", self._wait)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -21,7 +21,8 @@ from rollbook.adapters.ray.border import (
     is_taken,
 )
 from rollbook.adapters.ray.host import CONCURRENCY, Identity, WorkerHost
-from rollbook.adapters.ray.spec import InvalidSpec, WorkerSpec
+from rollbook.adapters.ray.rooms import Rooms
+from rollbook.adapters.ray.spec import InvalidSpec, Spec
 
 T = TypeVar("T")
 
@@ -37,9 +38,36 @@ class Hosts:
         self._namespace = namespace
         self._threads = threads
         self._manager = manager
+        self._rooms = Rooms(fleet, detached=manager is None)
 
-    async def create(self, spec: WorkerSpec) -> Any:
-        """A handle to a new process, which Ray may not have started yet.
+    async def make_room(self, specs: Sequence[Spec]) -> Any | None:
+        """A placement group for the processes of a cell, as their specs say; None if they ask for none.
+
+        Ray may not have found room yet: the processes wait for it.
+        """
+        if specs[0].placement is None:
+            return None
+        return await self._blocking(lambda: self._rooms.make(specs), f"cell {specs[0].cell_key}")
+
+    async def free_room(self, specs: Sequence[Spec]) -> None:
+        """Remove the cell's placement group, if it has one."""
+        if specs[0].placement is not None:
+            await self._blocking(lambda: self._rooms.remove(specs[0].cell_key), f"cell {specs[0].cell_key}")
+
+    async def listed(self) -> set[str]:
+        """The workers of this fleet that have a living actor, as Ray's head lists them at this moment."""
+        import ray
+
+        found = await self._blocking(lambda: ray.util.list_named_actors(all_namespaces=True), "the list of actors")
+        prefix = host_name(self._fleet, "")
+        return {
+            one["name"].removeprefix(prefix)
+            for one in found
+            if one["namespace"] == self._namespace and one["name"].startswith(prefix)
+        }
+
+    async def create(self, spec: Spec, room: Any | None = None) -> Any:
+        """A handle to a new process, in its bundle of `room`, which Ray may not have started yet.
 
         The name may be taken: by the process before, which is ending, or by one that another manager made at the same
         moment; a living one is returned. Raises `ActorSilent` if the name does not become free, and Ray's own error for
@@ -49,7 +77,7 @@ class Hosts:
         until = time.monotonic() + max(LOOK_SECONDS, spec.stop_seconds)
         while True:
             # Ray may upload a runtime environment here, which takes its time.
-            handle = await self._blocking(lambda: self._make(spec), asked, spec.process_seconds)
+            handle = await self._blocking(lambda: self._make(spec, room), asked, spec.process_seconds)
             if handle is not None:
                 return handle
             handle = await self.find(spec.name)
@@ -83,11 +111,11 @@ class Hosts:
             await asyncio.sleep(min(AGAIN_SECONDS, left))
         await self._blocking(lambda: ray.kill(handle), asked)
 
-    def check(self, spec: WorkerSpec) -> None:
+    def check(self, spec: Spec) -> None:
         """Raise `InvalidSpec` for options that Ray does not take."""
-        self._actor_class(spec)
+        self._actor_class(spec, None)
 
-    def _actor_class(self, spec: WorkerSpec) -> Any:
+    def _actor_class(self, spec: Spec, room: Any | None) -> Any:
         import ray
 
         owned = {
@@ -100,14 +128,16 @@ class Hosts:
             "max_task_retries": 0,
             "max_concurrency": CONCURRENCY,
         }
+        if room is not None:
+            owned["scheduling_strategy"] = self._rooms.strategy(room, spec)
         try:
             return ray.remote(WorkerHost).options(**spec.ray_options, **owned)
         except (TypeError, ValueError) as exc:
             raise InvalidSpec(f"worker {spec.name!r}: Ray does not take its ray_options: {exc}") from exc
 
-    def _make(self, spec: WorkerSpec) -> Any | None:
+    def _make(self, spec: Spec, room: Any | None) -> Any | None:
         """Blocks. None if the name is taken."""
-        cls = self._actor_class(spec)
+        cls = self._actor_class(spec, room)
         try:
             return cls.remote(self._fleet, msgspec.json.encode(spec), self._manager)
         except ValueError as exc:

@@ -23,10 +23,13 @@ from rollbook.adapters.ray.border import (
     is_taken,
     manager_name,
 )
-from rollbook.adapters.ray.client import ManagerClient, primary
-from rollbook.adapters.ray.spec import WorkerSpec, WorkerState, check_specs
+from rollbook.adapters.ray.checking import cells_of
+from rollbook.adapters.ray.client import ManagerClient, addresses, primary
+from rollbook.adapters.ray.ports import PRIMARY
+from rollbook.adapters.ray.spec import Spec, WorkerState
 from rollbook.events import RollbookError, validate_name
-from rollbook.projections.ports import HostAndPort
+from rollbook.projections.ports import HostAndPort, WorkerUnreachable
+from rollbook.projections.recovery.ports import Termination
 
 T = TypeVar("T")
 
@@ -60,7 +63,7 @@ class RayWorkerManager:
     @classmethod
     def launch(
         cls,
-        specs: Iterable[WorkerSpec],
+        specs: Iterable[Spec],
         *,
         fleet: str,
         environ: Mapping[str, str],
@@ -72,13 +75,13 @@ class RayWorkerManager:
         """Start the workers, under the manager of that name; make it if there is none. Does not wait for the workers.
 
         `environ` says where NATS is, as for `Publisher.from_env`; only its ROLLBOOK_NATS_ variables are taken, and
-        `os.environ` will do. A fleet that is not `detached` ends with this process. Workers that the manager has
+        `os.environ` will do. A fleet that is not `detached` ends with this process. Cells that the manager has
         already stay as they are. `seconds` bounds each of the steps. Ray must be initialised.
 
         Raises `InvalidSpec` (then none is started), `InvalidName`, or `FleetMismatch`.
         """
         validate_name("fleet", fleet)
-        listed = check_specs(specs)
+        listed = [spec for ranks in cells_of(specs).values() for spec in ranks]
         manager = cls(name or manager_name(fleet), namespace)
         nats = {key: value for key, value in environ.items() if key.startswith("ROLLBOOK_NATS_")}
         manager._make(fleet, nats, detached=detached, seconds=seconds)
@@ -116,8 +119,41 @@ class RayWorkerManager:
         return list(self._run(self._client.states(None, seconds)).values())
 
     def wait_until_up(self, *, seconds: float) -> list[WorkerState]:
-        """Wait until every worker serves. Raises `WorkersNotUp`, at once if one was given up."""
+        """Wait until every worker serves that is not stopped. Raises `WorkersNotUp`, at once if one was given up."""
         return self._run(self._wait_until_up(seconds))
+
+    def get_worker_url(self, worker_name: str, kind: str = PRIMARY, *, seconds: float = 5.0) -> str:
+        """The URL of one kind of address now, as the spec's `urls` write it.
+
+        Raises `UnknownWorker`, or `WorkerUnreachable`, also if it has no such address.
+        """
+        state = self._run(self._client.states([worker_name], seconds)).get(worker_name)
+        known = addresses(state, worker_name, self.name)
+        if state is None or kind not in state.urls:
+            told = ", ".join(sorted(known))
+            raise WorkerUnreachable(f"worker {worker_name!r} has no address {kind!r}; it has {told}")
+        return state.urls[kind]
+
+    def start_cells(self, workers: Iterable[str], *, seconds: float = 600.0) -> None:
+        """Begin a life of every cell of these workers that has none; return when all have processes and numbers.
+
+        All or none: raises `NotStarted` after having ended those that it began.
+        """
+        self._run(self._client.start_cells(list(workers), seconds))
+
+    def stop_cells(self, workers: Iterable[str], reason: str, *, seconds: float = 120.0) -> None:
+        """End the cells of these workers in order; they are down as `planned`, and stay so until they are started.
+
+        Raises `NotStarted` for a worker that the manager does not have.
+        """
+        self._run(self._client.stop_cells(list(workers), reason, seconds))
+
+    def terminate(self, worker: str, expected_incarnation: int, *, seconds: float = 60.0) -> Termination:
+        """Kill that very life of `worker`, and its cell's with it; another one is never touched.
+
+        What follows is the business of whoever restarts the cell: the manager, or a recoverer.
+        """
+        return Termination(self._run(self._client.terminate(worker, expected_incarnation, seconds)))
 
     def stop(self, reason: str = "the fleet was stopped", *, seconds: float = 60.0) -> list[str]:
         """End all workers, then the manager. Returns the facts that did not reach the log, as lines for people."""
@@ -160,7 +196,7 @@ class RayWorkerManager:
         until = time.monotonic() + seconds
         while True:
             states = await self._client.states(None, max(0.1, until - time.monotonic()))
-            missing = [state for state in states.values() if state.stage != "serving"]
+            missing = [state for state in states.values() if state.stage not in {"serving", "stopped"}]
             if not missing:
                 return list(states.values())
             if time.monotonic() >= until or any(state.stage == "given_up" for state in missing):

@@ -1,36 +1,46 @@
 """What a manager must know again after its own death, kept where Ray keeps the actors' names.
 
-One record per worker in the key-value store of Ray's head. It lives as long as the cluster that runs the workers; so
+One record per cell in the key-value store of Ray's head. It lives as long as the cluster that runs the workers; so
 there is no file whose node could be gone, and nothing to clean up when the cluster is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 import structlog
 
-from rollbook.adapters.ray.spec import WorkerSpec
+from rollbook.adapters.ray.spec import Spec
 
 _STORE: Final = b"rollbook"
 
 _log = structlog.get_logger()
 
 
-class Record(msgspec.Struct, frozen=True):
-    """One worker."""
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One cell."""
 
-    spec: WorkerSpec
+    specs: tuple[Spec, ...]
+    """Of its workers, by rank."""
     manager: str
     """Ray's id of the manager actor that wrote this; the same after a restart of that actor."""
     detached: bool
-    """Whether the worker's process outlives its manager."""
-    incarnation: int = 0
-    """Of its newest life, 0 before the first one."""
-    port: int = 0
-    """Of its last primary address, 0 before the first one."""
+    """Whether the workers' processes outlive their manager."""
+    incarnations: dict[str, int] = {}
+    """By worker: of its newest life. Who never had one is not in it."""
+    cell_incarnation: int = 0
+    """Of the cell's newest life; 0 before the first one, and in a cell of one worker."""
+    ports: dict[str, dict[str, int]] = {}
+    """By worker and kind: of its newest life."""
+    over: Literal["", "ended", "planned"] = ""
+    """Whether the log was told that the newest life is over, and whether that was as planned."""
+
+    @property
+    def cell(self) -> str:
+        """The cell's key."""
+        return self.specs[0].cell_key
 
 
 class Records:
@@ -46,7 +56,7 @@ class Records:
         self._prefix = f"fleet/{fleet}/".encode()
 
     def load(self) -> dict[str, Record]:
-        """All of them, by worker. What another version wrote and this one cannot read is left out, with a warning."""
+        """All of them, by cell. What another version wrote and this one cannot read is left out, with a warning."""
         found: dict[str, Record] = {}
         for key in self._list(self._prefix, namespace=_STORE):
             data = self._get(key, namespace=_STORE)
@@ -55,17 +65,17 @@ class Records:
             except msgspec.MsgspecError as exc:
                 _log.warning("manager.record.unreadable", key=key.decode(errors="replace"), error=str(exc))
             else:
-                found[record.spec.name] = record
+                found[record.cell] = record
         return found
 
     def save(self, record: Record) -> None:
-        """Write or replace the record of one worker."""
-        self._put(self._key(record.spec.name), msgspec.json.encode(record), overwrite=True, namespace=_STORE)
+        """Write or replace the record of one cell."""
+        self._put(self._key(record.cell), msgspec.json.encode(record), overwrite=True, namespace=_STORE)
 
-    def remove(self, workers: Iterable[str]) -> None:
-        """Forget these workers."""
-        for worker in workers:
-            self._delete(self._key(worker), namespace=_STORE)
+    def remove(self, cells: Iterable[str]) -> None:
+        """Forget these cells."""
+        for cell in cells:
+            self._delete(self._key(cell), namespace=_STORE)
 
-    def _key(self, worker: str) -> bytes:
-        return self._prefix + worker.encode()
+    def _key(self, cell: str) -> bytes:
+        return self._prefix + cell.encode()

@@ -10,19 +10,22 @@ import structlog
 from rollbook.adapters.publisher import Life, NotSent, Publisher
 from rollbook.adapters.ray.spec import WorkerSpec
 from rollbook.events import WorkerFact
+from rollbook.projections.ports import LogUnavailable
 
 _AGAIN_SECONDS: Final = 1.0
-"""Between two tries to say a life's first fact, when the publisher's outbox was full."""
+"""Between two tries to ask the log, and to say a life's first fact when the publisher's outbox was full."""
+_ASK_SECONDS: Final = 5.0
 
 _log = structlog.get_logger()
 
 
 class Scribe:
-    """The facts of one worker. Nothing here waits for NATS, except `begin`, which waits for the number."""
+    """The facts of one worker in a cell of `cell_size`. Nothing here waits for NATS, except what says so."""
 
-    def __init__(self, publisher: Publisher, spec: WorkerSpec) -> None:
+    def __init__(self, publisher: Publisher, spec: WorkerSpec, cell_size: int) -> None:
         self._publisher = publisher
         self._name = spec.name
+        self._size = cell_size
         self._about: dict[str, Any] = {
             field: value
             for field in ("pool", "cell", "rank", "entrypoint")
@@ -31,12 +34,24 @@ class Scribe:
         self._life: Life | None = None
         self._resumed = 0
 
-    def resume(self, incarnation: int) -> None:
+    def resume(self, incarnation: int, cell_incarnation: int) -> None:
         """From now on speak of a life that an earlier manager began."""
+        self._in_cell(cell_incarnation)
         self._life, self._resumed = None, incarnation
 
-    async def begin(self, *, pid: int, node: str) -> int:
+    async def last_number(self) -> int:
+        """The highest number that the log has given to a life of this worker; waits as long as it takes."""
+        while True:
+            try:
+                async with self._publisher.probe(self._name, timeout=_ASK_SECONDS) as probe:
+                    return probe.incarnation or 0
+            except LogUnavailable as exc:
+                _log.warning("manager.cell.not_numbered", worker=self._name, error=str(exc))
+                await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def begin(self, cell_incarnation: int, *, pid: int, node: str) -> int:
         """A process began: say so, and wait as long as it takes for the number that the log gives its life."""
+        self._in_cell(cell_incarnation)
         self._life = life = self._publisher.worker(self._name, **self._about)
         while True:
             life.started(node=node, pid=pid)
@@ -52,3 +67,8 @@ class Scribe:
             self._life.publish(fact, **fields)
         elif self._resumed:
             self._publisher.publish(fact(worker=self._name, incarnation=self._resumed, **self._about, **fields))
+
+    def _in_cell(self, cell_incarnation: int) -> None:
+        """What its facts say of the cell; nothing in a cell of one worker."""
+        if self._size > 1 and cell_incarnation:
+            self._about |= {"cell_size": self._size, "cell_incarnation": cell_incarnation}

@@ -1,4 +1,7 @@
-"""What a worker is: `WorkerSpec` says how to start it, `WorkerState` how it is now. Plain data, written as JSON.
+"""What a worker is: a `WorkerSpec` says how to start it, `WorkerState` how it is now. Plain data, written as JSON.
+
+Two kinds of worker: `ServeWorkerSpec` is a class of Python, `CommandWorkerSpec` a shell command. Workers of one pool
+and cell are one cell: they are launched together, live and die together.
 
 A spec outlives the process that wrote it: a manager that comes back reads it again, maybe on another node. So it holds
 no objects: a class is named by its import path and its arguments are JSON values.
@@ -7,18 +10,13 @@ no objects: a class is named by its import path and its arguments are JSON value
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 import msgspec
 
-from rollbook.events import InvalidName, RollbookError, parse_worker, validate_name
+from rollbook.adapters.ray.ports import PortInfo
+from rollbook.events import RollbookError, WorkerName, parse_worker
 from rollbook.projections.ports import HostAndPort, Identity
-
-_OWNED_OPTIONS: Final = frozenset(
-    {"get_if_exists", "lifetime", "max_concurrency", "max_restarts", "max_task_retries", "name", "namespace"}
-)
-"""Options of `ray.remote` that the manager sets itself: they carry the worker's identity."""
-_OWNED_ARGUMENTS: Final = frozenset({"name", "incarnation", "host", "port"})
 
 
 class InvalidSpec(RollbookError, ValueError):
@@ -40,29 +38,25 @@ class Says(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What it says there. `{name}` and `{incarnation}` stand for its own; the number tells its lives apart too."""
 
 
-class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How to start one worker. Checked when it is made: raises `InvalidSpec`."""
+class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
+    """What both kinds of worker have in common. Checked when it is made: raises `InvalidSpec`."""
 
     name: str
     """`<pool>-<cell>-<rank>`, or any name; then `pool` says where it belongs."""
-    actor: str
-    """Import path `module:Class` of a class that keeps the contract of `guest.WorkerActor`, importable where the worker
-    runs. `import_path(Class)` writes it."""
-    kwargs: dict[str, Any] = {}
-    """Passed to the class besides `name`, `incarnation`, `host` and `port`. JSON values only."""
     pool: str | None = None
     cell: str | None = None
     rank: int | None = None
-    """Left out, the three come from the name."""
+    """Left out, the three come from the name. A cell of n workers has the ranks 0 to n-1."""
     entrypoint: bool | None = None
     """Whether it takes requests. Left out: rank 0 does."""
-    port: int = 0
-    """Port of the primary address; 0 lets the worker's system choose."""
-    keep_port: bool = True
-    """Whether a restarted worker tries the port of its former life first, so that its URL stays. If that port is taken
-    it takes `port` instead."""
+    ports: tuple[PortInfo, ...] = (PortInfo(),)
+    """What it listens on."""
+    urls: dict[str, str] = {}
+    """URL template per kind of address, with `{address}`, `{host}` and `{port}`; left out: `http://{address}`."""
+    env: dict[str, str] = {}
+    """Environment of its code. The values are templates, filled in when its addresses are known: see `seat`."""
     ready_path: str | None = "/health"
-    """It is up when GET on this path of its primary address answers 200; None believes `start`."""
+    """It is up when GET on this path of its primary URL answers 200; None believes that it serves once started."""
     identity: Says | None = None
     """Where it says who it is; None for one that does not."""
     process_seconds: float = 300.0
@@ -75,56 +69,33 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Restarts in a row that did not come to serve; then the manager gives it up. None: it never does."""
     restart: Literal["manager", "recoverer"] = "manager"
     """Who begins its next life: the manager at once, or a recoverer (`rollbook recover`), until which it stays down."""
+    placement: Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"] | None = None
+    """The cell gets a placement group of this strategy, a bundle for each rank; None: Ray places each by itself."""
     ray_options: dict[str, Any] = {}
     """For `ray.remote`: num_cpus, num_gpus, resources, runtime_env, ... JSON values only."""
 
     def __post_init__(self) -> None:
-        for problem in (*self._misnamed(), *self._out_of_range(), *self._misplaced()):
+        from rollbook.adapters.ray.checking import problems_of
+
+        for problem in problems_of(self):
             raise InvalidSpec(f"worker {self.name!r}: {problem}")
 
-    def _misnamed(self) -> Iterable[str]:
-        try:
-            parsed = parse_worker(self.name)
-            for kind, value in (("pool", self.pool), ("cell", self.cell)):
-                if value is not None:
-                    validate_name(kind, value)
-        except InvalidName as exc:
-            yield str(exc)
-        else:
-            if parsed.pool is None and self.pool is None:
-                yield "its name does not say its pool; call it <pool>-<cell>-<rank>, or give pool"
-        module, _, name = self.actor.partition(":")
-        if not (module and name):
-            yield f"actor {self.actor!r} is no import path; write module:Class"
+    @property
+    def place(self) -> WorkerName:
+        """Its pool, cell and rank, whoever says them."""
+        parsed = parse_worker(self.name)
+        rank = parsed.rank if self.rank is None else self.rank
+        return WorkerName(self.name, self.pool or parsed.pool, self.cell or parsed.cell, rank)
 
-    def _out_of_range(self) -> Iterable[str]:
-        if not 0 <= self.port < 65536:  # noqa: PLR2004 - the range of ports
-            yield f"port {self.port} is no port; 0 lets the system choose"
-        if self.rank is not None and self.rank < 0:
-            yield f"rank {self.rank} is less than 0"
-        if self.ready_path is not None and not self.ready_path.startswith("/"):
-            yield f"ready_path {self.ready_path!r} must begin with '/', or be None"
-        if self.identity is not None:
-            yield from self._nameless(self.identity)
-        for field in ("process_seconds", "start_seconds", "stop_seconds"):
-            seconds = getattr(self, field)
-            if not 0 < seconds < float("inf"):
-                yield f"{field} is {seconds}; it must be more than 0 and finite"
-        if self.max_restarts is not None and self.max_restarts < 0:
-            yield f"max_restarts is {self.max_restarts}; it must be 0 or more, or None"
-        if self.max_restarts is not None and self.restart == "recoverer":
-            yield "max_restarts is the manager's; with restart 'recoverer' set attempts in the pool's recovery policy"
-        if self.restart not in {"manager", "recoverer"}:
-            yield f"restart {self.restart!r} is neither 'manager' nor 'recoverer'"
+    @property
+    def cell_key(self) -> str:
+        """`<pool>/<cell>`, which names its cell within the fleet; a worker without a cell is one by itself."""
+        place = self.place
+        return f"{place.pool}/{place.cell}" if place.cell is not None else f"{place.pool}//{self.name}"
 
-    def _nameless(self, says: Says) -> Iterable[str]:
-        """Why nobody could ask it who it is."""
-        if self.ready_path is None:
-            yield "identity is asked for at ready_path, which is None"
-        if (says.header is None) == (says.path is None) or (says.path is None) != (says.field is None):
-            yield "identity names either a header, or a path and a field"
-        if says.path is not None and not says.path.startswith("/"):
-            yield f"identity.path {says.path!r} must begin with '/'"
+    def templates(self) -> list[str]:
+        """All text of it that is filled in at every start."""
+        return list(self.env.values())
 
     def identity_of(self, incarnation: int) -> Identity | None:
         """How that life of it says who it is."""
@@ -134,18 +105,35 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         value = says.value.replace("{name}", self.name).replace("{incarnation}", str(incarnation))
         return Identity(value, says.header, says.path, says.field)
 
-    def _misplaced(self) -> Iterable[str]:
-        if taken := _OWNED_ARGUMENTS & self.kwargs.keys():
-            yield f"kwargs may not hold {_listed(taken)}: the manager passes them"
-        if taken := _OWNED_OPTIONS & self.ray_options.keys():
-            yield f"ray_options may not hold {_listed(taken)}: the manager sets them"
-        for field, values in (("kwargs", self.kwargs), ("ray_options", self.ray_options)):
-            if not _is_plain(values):
-                yield f"{field} must be JSON values (text, numbers, lists, dictionaries with text keys, None)"
+
+class ServeWorkerSpec(WorkerSpec, frozen=True, kw_only=True, omit_defaults=True, tag="serve"):
+    """A worker that is a class of Python, held by Rollbook's own actor."""
+
+    actor: str
+    """Import path `module:Class` of a class that keeps the contract of `guest.WorkerActor`, importable where the worker
+    runs. `import_path(Class)` writes it."""
+    kwargs: dict[str, Any] = {}
+    """Passed to the class besides `name`, `incarnation`, `host`, `port` and `seat`. JSON values only."""
+
+
+class CommandWorkerSpec(WorkerSpec, frozen=True, kw_only=True, omit_defaults=True, tag="command"):
+    """A worker that is a shell command, and ends with it: see `command.CommandActor`."""
+
+    command: str
+    """For `/bin/sh`. A template: `sglang serve --host {host} --port {primary.port} --dist-init-addr {master.rpc}`."""
+    cwd: str | None = None
+    """Folder in which it runs; None: that of Ray's worker process."""
+
+    def templates(self) -> list[str]:
+        """See `WorkerSpec`."""
+        return [self.command, *self.env.values()]
+
+
+Spec = ServeWorkerSpec | CommandWorkerSpec
 
 
 def import_path(cls: type) -> str:
-    """`module:Class` for `WorkerSpec.actor`. Raises `InvalidSpec` for a class that another process cannot import."""
+    """`module:Class` for `ServeWorkerSpec.actor`. Raises `InvalidSpec` for a class that others cannot import."""
     if cls.__module__ == "__main__" or "." in cls.__qualname__:
         raise InvalidSpec(
             f"{cls.__module__}.{cls.__qualname__} cannot be imported by a worker's process; put the class at the top "
@@ -154,19 +142,10 @@ def import_path(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-def check_specs(specs: Iterable[WorkerSpec]) -> list[WorkerSpec]:
-    """The specs as a list. Raises `InvalidSpec` if two have one name."""
-    found: dict[str, WorkerSpec] = {}
-    for spec in specs:
-        if spec.name in found:
-            raise InvalidSpec(f"worker {spec.name!r} is described twice; a name belongs to one worker")
-        found[spec.name] = spec
-    return list(found.values())
-
-
 Stage = Literal["creating", "waiting", "starting", "serving", "down", "given_up", "stopped"]
 """creating: Ray makes a process. waiting: it has no number yet, because the log does not answer. starting: its own code
-runs, or it is not ready. down: dead, and will be started again. given_up: `max_restarts` is used up."""
+runs, or it is not ready. down: dead, and will be started again. given_up: `max_restarts` is used up. stopped: as
+planned, until it is started."""
 
 
 class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,10 +153,15 @@ class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     stage: Stage
+    pool: str | None = None
+    cell_incarnation: int = 0
+    """The same for all ranks of one start of its cell; 0 in a cell of one worker."""
     incarnation: int = 0
     """Of its newest life; 0 before the log has numbered its first one."""
     addresses: dict[str, HostAndPort] = {}
     """Of its newest life; they stay when that is over, as where it was last."""
+    urls: dict[str, str] = {}
+    """Of the same, as the spec's `urls` write them."""
     identity: Identity | None = None
     """How its newest life says who it is."""
     pid: int | None = None
@@ -193,27 +177,15 @@ class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
         return self.stage in {"starting", "serving"}
 
 
-def _is_plain(values: object) -> bool:
-    """Whether JSON gives back the same."""
-    try:
-        return bool(msgspec.json.decode(msgspec.json.encode(values)) == values)
-    except (TypeError, ValueError, msgspec.MsgspecError):
-        return False
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))
-
-
-def encode_specs(specs: Iterable[WorkerSpec]) -> bytes:
+def encode_specs(specs: Iterable[Spec]) -> bytes:
     """For the way to the manager and into its records."""
     return msgspec.json.encode(list(specs))
 
 
-def decode_specs(data: bytes) -> list[WorkerSpec]:
+def decode_specs(data: bytes) -> list[Spec]:
     """The inverse. Raises `InvalidSpec` for what another version wrote differently."""
     try:
-        return msgspec.json.decode(data, type=list[WorkerSpec])
+        return msgspec.json.decode(data, type=list[Spec])
     except msgspec.MsgspecError as exc:
         raise InvalidSpec(f"the specs cannot be read: {exc}; are launcher and manager of one version?") from exc
 

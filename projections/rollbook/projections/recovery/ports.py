@@ -51,7 +51,10 @@ class ManagedWorker(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorkerManager(Protocol):
-    """Starts and ends the processes of workers, and publishes their facts itself. Restarts nothing by itself."""
+    """Starts and ends the processes of workers, and publishes their facts itself. Restarts nothing by itself.
+
+    It may know which of them are a cell, and end all of a cell when one of it has ended.
+    """
 
     async def start_cell(self, workers: Sequence[str]) -> None:
         """Begin a new life of each of these that is not alive; return when each has a process and a number.
