@@ -145,5 +145,5 @@ async def test_what_dies_with_its_node_is_counted_once() -> None:
 
     hunter = Hunter(find, say)
     for _ in range(2):
-        hunter.died("rollout-0-0", 3, 17, 5.0)
+        hunter.died("rollout-0-0", 3, 5.0)
     assert [(kill.worker, kill.incarnation, kill.how) for kill in hunter.kills] == [("rollout-0-0", 3, "node died")]

@@ -12,12 +12,13 @@ import os
 import signal
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from rollbook.adapters.demo.chaos import until_moment
 from rollbook.adapters.demo.errors import DemoFailed
 from rollbook.adapters.demo.faults import OF_A_WORKER, Fault, Kind
 from rollbook.adapters.demo.hunting import Hunter, Tell
+from rollbook.adapters.demo.parts import Parts
 from rollbook.adapters.demo.programs import Program
 from rollbook.adapters.demo.records import Disturbance, How
 
@@ -47,63 +48,6 @@ _PART_OF: Final = {
     Kind.NODE_KILLED: "node",
     Kind.MANAGER_KILLED: "manager",
 }
-
-
-class Parts(Protocol):
-    """What can be hurt, and how it is seen to be well again."""
-
-    monitor: Program
-    recoverer: Program
-
-    def leader(self) -> Program | None:
-        """The controller that leads by the log's word; None if it is none that runs."""
-        ...
-
-    def standby(self) -> Program | None:
-        """A controller that works and does not lead."""
-        ...
-
-    @property
-    def takeovers(self) -> int:
-        """How often the lead was taken so far, by the log's word."""
-        ...
-
-    @property
-    def nats_pid(self) -> int | None:
-        """The server's process, None while there is none."""
-        ...
-
-    async def nats_answers(self) -> bool:
-        """Whether the server takes connections."""
-        ...
-
-    async def manager_pid(self) -> int | None:
-        """The Ray manager's process; None if it does not answer."""
-        ...
-
-    def stop_router(self) -> None:
-        """SIGSTOP."""
-        ...
-
-    def continue_router(self) -> None:
-        """SIGCONT."""
-        ...
-
-    async def kill_router(self) -> None:
-        """SIGKILL."""
-        ...
-
-    async def start_router(self) -> None:
-        """On its port, with an empty list."""
-        ...
-
-    async def kill_node(self) -> None:
-        """The second Ray node. Tells the hunter which lives that ended."""
-        ...
-
-    async def start_node(self) -> None:
-        """Let it join again."""
-        ...
 
 
 class Arms:

@@ -112,9 +112,9 @@ class CalmStage(Stage):
         self._chaos = Chaos(schedule, hunter, self.router.restart, show.note)
         await self._chaos.run()
 
-    def settled(self) -> bool:
+    def settled(self, *, well: bool) -> bool:
         """See `Stage`."""
-        return self._built is not None and all(lane.idle for lane in self._built.controller.lanes.values())
+        return well and self._built is not None and all(lane.idle for lane in self._built.controller.lanes.values())
 
     async def ended(self) -> Ended:
         """See `Stage`."""

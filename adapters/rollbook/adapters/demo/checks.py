@@ -171,7 +171,9 @@ def _met(run: Run, history: History) -> Check:
     """Nothing was lost on the way in: the log knows every life that was killed, served, or answers at the end."""
     processes: dict[Life, set[int]] = {}
     for kill in run.kills:
-        processes.setdefault((kill.worker, kill.incarnation), set()).add(kill.pid)
+        pids = processes.setdefault((kill.worker, kill.incarnation), set())
+        if kill.pid is not None:
+            pids.add(kill.pid)
     for request in run.requests:
         if (life := life_of(request)) is not None and request.pid is not None:
             processes.setdefault(life, set()).add(request.pid)
@@ -179,11 +181,11 @@ def _met(run: Run, history: History) -> Check:
         if entry.answers is not None:
             processes.setdefault(entry.answers, set())
     problems: list[str] = []
-    for life, pids in sorted(processes.items()):
+    for life, found in sorted(processes.items()):
         if not history.heard_of(life):
             problems.append(f"{life[0]} {life[1]} is not in the log")
-        if len(pids) > 1:
-            problems.append(f"{life[0]} {life[1]} is several processes: {', '.join(map(str, sorted(pids)))}")
+        if len(found) > 1:
+            problems.append(f"{life[0]} {life[1]} is several processes: {', '.join(map(str, sorted(found)))}")
     return checked("every life that was met is in the log, and is one process", "I8", len(processes), problems)
 
 

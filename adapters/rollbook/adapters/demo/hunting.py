@@ -29,6 +29,7 @@ class Victim(msgspec.Struct, frozen=True):
 
     incarnation: int
     pid: int
+    """Of the process that serves."""
     address: HostAndPort | None
     """None while it does not listen yet."""
     serving: bool
@@ -83,10 +84,10 @@ class Hunter:
         victim = await self._find(worker)
         return None if victim is None or self._ended(worker, victim.incarnation) else victim
 
-    def died(self, worker: str, incarnation: int, pid: int, at: float) -> None:
+    def died(self, worker: str, incarnation: int, at: float) -> None:
         """It ended with its node, unless it had ended before."""
         if not self._ended(worker, incarnation):
-            kill = Kill(worker=worker, incarnation=incarnation, pid=pid, at=at, port_taken=False, how="node died")
+            kill = Kill(worker=worker, incarnation=incarnation, pid=None, at=at, port_taken=False, how="node died")
             self.kills.append(kill)
 
     def _ended(self, worker: str, incarnation: int) -> bool:

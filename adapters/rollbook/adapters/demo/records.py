@@ -23,7 +23,8 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True):
 
     worker: str
     incarnation: int
-    pid: int
+    pid: int | None
+    """Of the process that served; None if it was not asked for."""
     at: float
     port_taken: bool
     """Whether somebody else took its port at once, so that the next life had to listen elsewhere."""

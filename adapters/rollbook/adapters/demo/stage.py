@@ -29,7 +29,7 @@ from rollbook.adapters.ray.border import manager_name
 from rollbook.adapters.ray.client import ManagerClient
 from rollbook.adapters.ray.manager import RayWorkerManager
 from rollbook.adapters.ray.ports import PRIMARY
-from rollbook.adapters.ray.spec import Spec
+from rollbook.adapters.ray.spec import Spec, WorkerState
 from rollbook.events import Recorded, RollbookError
 from rollbook.events.names import format_worker
 from rollbook.projections.ending import end
@@ -137,8 +137,8 @@ class Stage(ABC):
         """Do to the fleet what was chosen, and return when it is done."""
 
     @abstractmethod
-    def settled(self) -> bool:
-        """Whether nothing is under way at Rollbook's own programs any more."""
+    def settled(self, *, well: bool) -> bool:
+        """Whether nothing is under way at Rollbook's own programs any more, where by the log all is `well`."""
 
     @abstractmethod
     async def ended(self) -> Ended:
@@ -220,9 +220,14 @@ class Stage(ABC):
             state = (await self.manager.states([worker], ASK_SECONDS)).get(worker)
         except RollbookError:
             return None
-        if state is None or not state.alive or state.pid is None:
+        pid = None if state is None or not state.alive else await self.serving_pid(state)
+        if state is None or pid is None:
             return None
-        return Victim(state.incarnation, state.pid, state.addresses.get(PRIMARY), state.stage == "serving")
+        return Victim(state.incarnation, pid, state.addresses.get(PRIMARY), state.stage == "serving")
+
+    async def serving_pid(self, state: WorkerState) -> int | None:
+        """The process that serves for a worker that is alive; None if that is not known."""
+        return state.pid
 
     def _at_rest(self, hunter: Hunter, traffic: Traffic) -> bool:
         """Whether there is nothing left to wait for: all registered, nothing under way, victims' next lives met."""
@@ -230,11 +235,8 @@ class Stage(ABC):
         for request in traffic.requests:
             if request.worker is not None and request.incarnation is not None:
                 newest[request.worker] = max(newest.get(request.worker, 0), request.incarnation)
-        return (
-            self._all_registered()
-            and all(newest.get(kill.worker, 0) > kill.incarnation for kill in hunter.kills)
-            and self.settled()
-        )
+        served = all(newest.get(kill.worker, 0) > kill.incarnation for kill in hunter.kills)
+        return self.settled(well=served and self._all_registered())
 
     async def _recorded(self, up: Up, hunter: Hunter, traffic: Traffic, listed: tuple[Listed, ...]) -> Run:
         ended = await self.ended()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 import aiohttp
+import msgspec
 
 from rollbook.adapters.demo.arms import Arms
 from rollbook.adapters.demo.cluster import SECOND_ADDRESS, SecondNode, local_ray
@@ -26,24 +27,24 @@ from rollbook.adapters.demo.hunting import Hunter
 from rollbook.adapters.demo.live import Show
 from rollbook.adapters.demo.programs import Program, kept
 from rollbook.adapters.demo.stage import (
-    ANSWER_SECONDS,
     ASK_SECONDS,
     FLEET,
-    POOL,
-    PROXY,
     Ended,
     Options,
     Stage,
     Up,
     background,
 )
+from rollbook.adapters.demo.storm_setting import command, served, write_configuration
+from rollbook.adapters.demo.traffic import who_answered
 from rollbook.adapters.demo.watching import Watching, watching
-from rollbook.adapters.demo.worker import DemoWorker, serve
+from rollbook.adapters.demo.worker import serve
 from rollbook.adapters.jetstream.connection import Connection
 from rollbook.adapters.jetstream.embedded import EmbeddedServer
 from rollbook.adapters.ray.border import NAMESPACE, ActorGone, ActorSilent, aside, find, host_name
-from rollbook.adapters.ray.spec import ServeWorkerSpec, Spec, import_path
-from rollbook.adapters.settings import FILE_NAME, load
+from rollbook.adapters.ray.ports import PRIMARY
+from rollbook.adapters.ray.spec import Spec, WorkerState
+from rollbook.adapters.settings import load
 from rollbook.events import RollbookError
 from rollbook.projections.state.fold import State
 
@@ -52,47 +53,6 @@ STRANGER: Final = "stranger"
 CALM_SECONDS: Final = 5.0
 """For so long all must be as it should be: Ray takes as long to notice a dead node."""
 _STRIKES: Final = frozenset({Kind.WORKER_KILLED, Kind.ACTOR_KILLED, Kind.WORKER_HUNG})
-_AUTH_FILE: Final = ".rollbook/token"
-
-_CONFIGURATION: Final = """\
-# What `rollbook demo --chaos` runs with.
-fleet = "{fleet}"
-
-[nats]
-url = "nats://127.0.0.1:{nats}"
-token = {{ file = "{token}" }}
-
-[provider]
-kind = "ray"
-address = "{ray}"
-
-[pools.{pool}]
-
-[pools.{pool}.health]  # the defaults are for engines that load weights, and for fleets in which this is rare
-interval = 1.0
-timeout = 2.0
-slow_threshold = 2
-first_wait = 30.0
-
-[pools.{pool}.recovery]
-attempts = 30
-window = 60.0
-backoff_first = 0.5
-backoff_most = 4.0
-claim = 60.0
-
-[[proxies]]
-name = "{proxy}"
-kind = "sglang"
-admin_url = "{router}"
-pools = ["{pool}"]
-
-[reconcile]
-resync = 1.0  # the default is 5: how long it may take to notice that a router lost its list
-
-[logs]
-format = "json"
-"""
 
 
 class StormStage(Stage):
@@ -142,7 +102,7 @@ class StormStage(Stage):
                 await starting
             self._url = await self._server.start()
             stack.push_async_callback(self._server.stop)
-            file = self._configure(ray.address)
+            file = write_configuration(self.directory, nats=self._url, ray=ray.address, router=self.router.url)
             config = load(file, environ={}, cwd=self.directory)
             self.foreign = f"http://{await stack.enter_async_context(serve(STRANGER, 1))}"
             await self._put_stranger()
@@ -157,39 +117,28 @@ class StormStage(Stage):
             await stack.enter_async_context(kept([self.monitor, self.recoverer]))
             yield Up(config.settings.policy(), self._watching.log, connection.environ())
 
-    def _configure(self, ray: str) -> Path:
-        """Write the configuration, and the server's token into a file that only its owner can read."""
-        bare = self._url.removeprefix("nats://")
-        token, _, place = bare.rpartition("@")
-        with os.fdopen(os.open(self.directory / _AUTH_FILE, os.O_WRONLY | os.O_CREAT, 0o600), "w") as stream:
-            stream.write(token)
-        file = self.directory / FILE_NAME
-        text = _CONFIGURATION.format(
-            fleet=FLEET,
-            pool=POOL,
-            proxy=PROXY,
-            router=self.router.url,
-            nats=place.rpartition(":")[2],
-            token=_AUTH_FILE,
-            ray=ray,
-        )
-        file.write_text(text, encoding="utf-8")
-        return file
-
     def specs(self) -> list[Spec]:
-        """See `Stage`."""
-        return [
-            ServeWorkerSpec(
-                name=name,
-                actor=import_path(DemoWorker),
-                kwargs={"answer_seconds": ANSWER_SECONDS},
-                restart="recoverer",
-                process_seconds=60.0,
-                start_seconds=30.0,
-                ray_options={"scheduling_strategy": "SPREAD"},
-            )
-            for name in self.workers
-        ]
+        """See `Stage`. Every other worker is a command, so that its server and its actor are two processes."""
+        return [command(name) if name in self.commands else served(name) for name in self.workers]
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The workers whose server is a process of its own."""
+        return self.workers[1::2]
+
+    async def serving_pid(self, state: WorkerState) -> int | None:
+        """See `Stage`. The manager knows the actor's process; the server says which one it is itself."""
+        if state.name not in self.commands:
+            return state.pid
+        address = state.addresses.get(PRIMARY)
+        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError):
+            async with (
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=ASK_SECONDS)) as session,
+                session.get(f"http://{address}/health") as response,
+            ):
+                who = who_answered(await response.read())
+                return who.pid if (who.worker, who.incarnation) == (state.name, state.incarnation) else None
+        return None
 
     async def _put_stranger(self) -> None:
         """As its owner would: add the entry again whenever the router has forgotten it. Raises `DemoFailed`."""
@@ -212,11 +161,10 @@ class StormStage(Stage):
         self._arms = Arms(faults, self, hunter, show.note)
         await self._arms.run()
 
-    def settled(self) -> bool:
-        """See `Stage`. For who is asked again and again: it must have been so for a while."""
-        well = all(program.works for program in self.programs)
+    def settled(self, *, well: bool) -> bool:
+        """See `Stage`. To be asked again and again: it must have been so for a while."""
         now = time.monotonic()
-        if not well:
+        if not (well and all(program.works for program in self.programs)):
             self._calm_since = None
         elif self._calm_since is None:
             self._calm_since = now
@@ -325,7 +273,7 @@ class StormStage(Stage):
             there = [state for state in states.values() if state.alive and state.node == SECOND_ADDRESS]
             if self._hunter is not None:
                 for state in there:
-                    self._hunter.died(state.name, state.incarnation, state.pid or 0, time.time())
+                    self._hunter.died(state.name, state.incarnation, time.time())
         await self._node.kill()
 
     async def start_node(self) -> None:
