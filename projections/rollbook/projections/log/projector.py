@@ -44,6 +44,14 @@ class Marks(msgspec.Struct, gc=False):
     told: dict[str, dict[str, None]] = {}
     """By proxy: about whose registrations there the log has said something."""
 
+    def add(self, recorded: Recorded, change: Change) -> None:
+        """Note what one fact changed."""
+        if not isinstance(recorded.fact, ProxyFact):
+            self.everything = self.everything or change.everything
+            self.workers.update(dict.fromkeys(change.workers))
+        elif change.workers:
+            self.told.setdefault(recorded.fact.proxy, {}).update(dict.fromkeys(change.workers))
+
 
 Listener = Callable[[Marks], None]
 Witness = Callable[[Stored, "Recorded | None", Change], None]
@@ -138,25 +146,20 @@ class Projector:
     def _fold(self, batch: Sequence[Stored]) -> bool:
         """Apply a batch; False if a message is missing before its end, and reading must begin anew."""
         marks = Marks()
-        state, codec, witnesses = self.state, self._codec, tuple(self._witnesses)
+        state, codec, witnesses, listening = self.state, self._codec, tuple(self._witnesses), bool(self._listeners)
         contiguous = True
         for stored in batch:
-            if stored.sequence <= state.sequence:
-                continue
             if stored.sequence != state.sequence + 1:
+                if stored.sequence <= state.sequence:
+                    continue
                 contiguous = False
                 break
             recorded, change = state.apply(stored, codec)
             self.last = stored
             for witness in witnesses:
                 witness(stored, recorded, change)
-            if recorded is None:
-                continue
-            if not isinstance(recorded.fact, ProxyFact):
-                marks.everything = marks.everything or change.everything
-                marks.workers.update(dict.fromkeys(change.workers))
-            elif change.workers:
-                marks.told.setdefault(recorded.fact.proxy, {}).update(dict.fromkeys(change.workers))
+            if listening and recorded is not None:
+                marks.add(recorded, change)
         self._release()
         if marks.everything or marks.workers or marks.told:
             for listener in tuple(self._listeners):
