@@ -105,8 +105,8 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(tmp_path, router, kind, **proxy):
-    """Of one proxy of that kind; `proxy` is what else its settings say."""
+async def scene(tmp_path, router, kind, pool=PoolPolicy(), **proxy):  # noqa: B008 - frozen
+    """Of one proxy of that kind; `proxy` is what else its settings say, `pool` how its workers are registered."""
     async with AsyncExitStack() as stack:
         workers = dict(zip(NAMES, await stack.enter_async_context(http_workers(len(NAMES))), strict=True))
         settings = Settings(
@@ -114,7 +114,7 @@ async def scene(tmp_path, router, kind, **proxy):
             provider=StaticProvider(
                 workers={name: {"primary": worker.url.removeprefix("http://")} for name, worker in workers.items()}
             ),
-            pools={"rollout": PoolPolicy()},
+            pools={"rollout": pool},
             proxies=(
                 ProxySettings(
                     **{"admin_url": router.url, "drain_deadline": 2.0, **proxy},
