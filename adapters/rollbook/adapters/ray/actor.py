@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 import structlog
 
 from rollbook.adapters import logs
+from rollbook.adapters.jetstream.connection import Connection
 from rollbook.adapters.proxies.readiness import HttpReadiness
 from rollbook.adapters.publisher import Publisher
 from rollbook.adapters.ray.border import AGAIN_SECONDS, RayThread, aside
 from rollbook.adapters.ray.checking import cells_of
 from rollbook.adapters.ray.hosts import LOOK_SECONDS, Hosts
 from rollbook.adapters.ray.keeper import Keeper
+from rollbook.adapters.ray.observing import observing
 from rollbook.adapters.ray.rank import Rank
 from rollbook.adapters.ray.records import Record, Records
 from rollbook.adapters.ray.scan import SECONDS as SCAN_SECONDS
@@ -38,11 +40,6 @@ CONCURRENCY: Final = 100_000
 """Calls at once. Each worker of a fleet that is not detached holds one for its whole life."""
 PUBLISHER: Final = "ray-manager"
 
-Beside = Callable[[Publisher, Callable[[], list[WorkerState]]], Coroutine[Any, Any, None]]
-"""Runs for the manager's life, with its publisher and a look at all its workers as they are at that moment."""
-BESIDE: Final[tuple[Beside, ...]] = ()
-"""What a manager does beside keeping its workers. Begins when it has taken over what was kept before it."""
-
 _log = structlog.get_logger()
 
 
@@ -57,7 +54,9 @@ class Description(msgspec.Struct, frozen=True):
 class ManagerActor:
     """The manager of one fleet. Made by `RayWorkerManager.launch`; an asyncio actor."""
 
-    def __init__(self, fleet: str, namespace: str, environ: Mapping[str, str], *, detached: bool) -> None:
+    def __init__(
+        self, fleet: str, namespace: str, environ: Mapping[str, str], *, detached: bool, observe_seconds: float
+    ) -> None:
         """`environ` holds the ROLLBOOK_NATS_ variables. Does not wait for NATS. Ray calls it on the actor's loop."""
         import ray
 
@@ -69,6 +68,7 @@ class ManagerActor:
         self._hosts = Hosts(fleet, namespace, self._threads, None if detached else context.current_actor)
         self._records = Records(fleet)
         self._publisher = Publisher.from_env({**environ, "ROLLBOOK_FLEET": fleet}, name=PUBLISHER, outbox=None)
+        self._observe = observing(Connection.from_env(environ), observe_seconds)
         self._readiness = HttpReadiness()
         self._keepers: dict[str, Keeper] = {}
         """By cell."""
@@ -203,8 +203,8 @@ class ManagerActor:
                 self._keep(msgspec.structs.replace(record, manager=self._id))
             else:
                 self._former[name] = record
-        self._beside = [asyncio.create_task(one(self._publisher, self._states)) for one in BESIDE]
-        self._beside.append(asyncio.create_task(self._scan()))
+        beside = (self._observe(self._publisher, self._states), self._scan())
+        self._beside = [asyncio.create_task(one) for one in beside]
         _log.info("manager.began", fleet=self._description.fleet, workers=sorted(self._cell_of))
 
     async def _orphan(self, record: Record) -> bool:

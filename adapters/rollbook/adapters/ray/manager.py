@@ -25,8 +25,9 @@ from rollbook.adapters.ray.border import (
 )
 from rollbook.adapters.ray.checking import cells_of
 from rollbook.adapters.ray.client import ManagerClient, addresses, primary
+from rollbook.adapters.ray.observing import OBSERVE_SECONDS
 from rollbook.adapters.ray.ports import PRIMARY
-from rollbook.adapters.ray.spec import Spec, WorkerState
+from rollbook.adapters.ray.spec import InvalidSpec, Spec, WorkerState
 from rollbook.events import RollbookError, validate_name
 from rollbook.projections.ports import HostAndPort, WorkerUnreachable
 from rollbook.projections.recovery.ports import Termination
@@ -70,21 +71,25 @@ class RayWorkerManager:
         name: str | None = None,
         namespace: str = NAMESPACE,
         detached: bool = False,
+        observe_seconds: float = OBSERVE_SECONDS,
         seconds: float = 60.0,
     ) -> Self:
         """Start the workers, under the manager of that name; make it if there is none. Does not wait for the workers.
 
         `environ` says where NATS is, as for `Publisher.from_env`; only its ROLLBOOK_NATS_ variables are taken, and
         `os.environ` will do. A fleet that is not `detached` ends with this process. Cells that the manager has
-        already stay as they are. `seconds` bounds each of the steps. Ray must be initialised.
+        already stay as they are. A manager that is made here says who lives in its pools (`FleetObserved`) on change
+        and every `observe_seconds`. `seconds` bounds each of the steps. Ray must be initialised.
 
         Raises `InvalidSpec` (then none is started), `InvalidName`, or `FleetMismatch`.
         """
         validate_name("fleet", fleet)
+        if not 0 < observe_seconds < float("inf"):
+            raise InvalidSpec(f"observe_seconds is {observe_seconds}; it must be more than 0 and finite")
         listed = [spec for ranks in cells_of(specs).values() for spec in ranks]
         manager = cls(name or manager_name(fleet), namespace)
         nats = {key: value for key, value in environ.items() if key.startswith("ROLLBOOK_NATS_")}
-        manager._make(fleet, nats, detached=detached, seconds=seconds)
+        manager._make(fleet, nats, detached=detached, observe_seconds=observe_seconds, seconds=seconds)
         found = manager.describe(seconds=seconds)
         if (found.fleet, found.detached) != (fleet, detached):
             raise FleetMismatch(
@@ -165,7 +170,9 @@ class RayWorkerManager:
             ray.kill(find(self.name, self.namespace))
         return unsaid
 
-    def _make(self, fleet: str, nats: Mapping[str, str], *, detached: bool, seconds: float) -> None:
+    def _make(
+        self, fleet: str, nats: Mapping[str, str], *, detached: bool, observe_seconds: float, seconds: float
+    ) -> None:
         """Make the actor, unless its name is taken."""
 
         def make() -> Any | None:
@@ -182,7 +189,7 @@ class RayWorkerManager:
                 max_concurrency=CONCURRENCY,
             )
             try:
-                return made.remote(fleet, self.namespace, nats, detached=detached)
+                return made.remote(fleet, self.namespace, nats, detached=detached, observe_seconds=observe_seconds)
             except ValueError as exc:
                 if is_taken(exc):
                     return None
