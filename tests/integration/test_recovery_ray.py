@@ -15,7 +15,7 @@ from rollbook.adapters.bootstrap import build
 from rollbook.adapters.ray.provider import RayWorkerProvider
 from rollbook.adapters.recovery import WorkerRecovery
 from rollbook.adapters.settings import NatsSettings, RayProvider, Settings
-from rollbook.events import RecoveryFailed, RecoveryStarted, WorkerCordoned, WorkerDown, WorkerUp
+from rollbook.events import RecoveryFailed, RecoveryStarted, WorkerCordoned, WorkerDown, WorkerStarted, WorkerUp
 from rollbook.projections.ending import end
 from rollbook.projections.policy import PoolPolicy, RecoveryPolicy
 
@@ -113,6 +113,8 @@ async def test_i3_two_recoverers_race_for_one_cell_and_it_is_restarted_once(laun
     assert one.stats.claimed + two.stats.claimed == 1
     assert [line for line in told(facts) if "Started" in line] == ["Started 1", "RecoveryStarted 1", "Started 2"]
     assert told(facts_about(stream, CELL[1])) == ["Started 1", "Up 1", "Down 1", "Started 2", "Up 2"]
+    begun = [one for name in CELL for one in facts_about(stream, name) if isinstance(one, WorkerStarted)]
+    assert [(one.cell_size, one.cell_incarnation) for one in begun] == [(2, 1), (2, 2)] * 2
     assert [fact for fact in facts if isinstance(fact, RecoveryFailed)] == []
 
 
