@@ -184,6 +184,18 @@ async def test_a_killed_manager_comes_back_and_renumbers_only_the_dead(launch, s
     assert (await next_life(manager, W, alive)).incarnation == 2
 
 
+async def test_a_worker_that_hangs_when_its_manager_comes_back_is_over_in_the_log_too(launch, stream):
+    """Found by a chaos run: it was killed in silence, and its life stood in the log, and in the router, for ever."""
+    manager = launch(demo_spec(W, restart="recoverer", process_seconds=20))
+    [state] = manager.wait_until_up(seconds=SECONDS)
+    os.kill(state.pid, signal.SIGSTOP)
+    os.kill(manager_pid(manager), signal.SIGKILL)
+    facts = await facts_once(stream, W, "Down 1")
+    assert told(facts) == ["Started 1", "Up 1", "Down 1"]
+    assert "no answer within 20 s" in facts[-1].reason
+    await gone(state.pid)
+
+
 async def test_detached_workers_outlive_their_manager_and_are_found_by_the_next(launch, local_ray, stream):
     import ray
 

@@ -198,12 +198,14 @@ class Keeper:
             self._resting = self.told or record.over == "planned"
             for rank in self.ranks:
                 rank.note(stage="stopped" if record.over == "planned" else "down")
-        elif record.incarnations and not whole:
+        elif record.incarnations:
+            # Also of those that are there: one that hangs may never say who it is, and its life is over then.
             for rank in self.ranks:
                 if rank.name in record.incarnations:
                     rank.resume(record.incarnations[rank.name], record.cell_incarnation)
-            missing = next(name for name, there in found.items() if not there)
-            await self._conclude(Over(missing, "actor_dead", "its process was gone when its manager began"), 0)
+            if not whole:
+                missing = next(name for name, there in found.items() if not there)
+                await self._conclude(Over(missing, "actor_dead", "its process was gone when its manager began"), 0)
         if self._resting or not whole:
             await together({rank.name: rank.end(0) for rank in self.ranks})
         return int(bool(record.incarnations) and not whole)
