@@ -41,7 +41,7 @@ address = "{ray}"
 interval = 1.0
 timeout = 2.0
 slow_threshold = 2
-first_wait = 30.0
+first_wait = 10.0
 
 [pools.{pool}.recovery]
 attempts = 30
