@@ -17,7 +17,7 @@ _AUTH_FILE: Final = ".rollbook/token"
 
 _COMMON: Final[dict[str, Any]] = {
     "restart": "recoverer",
-    "process_seconds": 60.0,
+    "process_seconds": 30.0,
     "start_seconds": 30.0,
     "ray_options": {"scheduling_strategy": "SPREAD"},
 }
