@@ -269,6 +269,13 @@ def test_what_is_archived_can_still_be_looked_at(call, a_run, controller, folder
     assert then["workers"][0]["phase"] == "down"
     call("status", "--at", "3", code=Exit.FAILED)
     assert "already" in call("archive", "old", "--keep", "1")
+    begin = done["cut"]
+    call("publish", "up", "rollout-2-0")
+    assert call("export", "part.jsonl.zst", "--json")["first"] == begin + 1, "whose state the snapshot at the cut holds"
+    assert call("export", "recent.jsonl.zst", "--since", "1h", "--json")["first"] == begin + 1
+    assert call("export", "whole.jsonl.zst", "--json", *archived)["first"] == 1
+    assert "if it was archived, name its folder" in call("export", "x", "--since", "2", code=Exit.FAILED)
+    call("timeline", "--since", "1h", "-o", "run.svg")
     stop(controller())
 
 

@@ -23,6 +23,7 @@ from rollbook.adapters.jetstream.api import question
 from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.jetstream.log import JetStreamLog
 from rollbook.adapters.jetstream.provision import provision
+from rollbook.adapters.jetstream.provision import wanted as wanted_stream
 from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
 from rollbook.adapters.publisher import Publisher
 from rollbook.events import Codec, Registered, Undecodable, WorkerDown, WorkerUp, stream_name, worker_subject
@@ -31,7 +32,7 @@ from rollbook.projections.history.moments import state_at
 from rollbook.projections.history.past import JoinedPast, LogPast
 from rollbook.projections.history.replay import replay
 from rollbook.projections.log.catchup import newest_state, state_now
-from rollbook.projections.ports import LogUnavailable
+from rollbook.projections.ports import HistoryHole, LogUnavailable
 from rollbook.projections.state.fold import message_id
 
 pytestmark = pytest.mark.integration
@@ -273,6 +274,35 @@ async def test_a_fact_that_the_log_has_twice_is_imported_twice(nats_server, flee
         await import_files(other.client, fleet, files, timeout=DEADLINE)
         assert (await other.log.state()).last_sequence == 3
         assert await other.digest() == written.digest
+
+
+async def _without(client, fleet, facts, gone):
+    """A log like that of an archive's fleet, in which messages can be deleted, and one was."""
+    await question(
+        client, f"STREAM.CREATE.{stream_name(fleet)}", wanted_stream(fleet, 1) | {"deny_delete": False}, timeout=20
+    )
+    await JetStreamLog(client, fleet, timeout=DEADLINE).append(facts)
+    await question(client, f"STREAM.MSG.DELETE.{stream_name(fleet)}", {"seq": gone}, timeout=DEADLINE)
+
+
+@pytest.mark.parametrize("gone", [2, 5])
+async def test_a_log_with_a_hole_is_not_taken_for_the_beginning_of_an_archive(nats_server, fleet, tmp_path, gone):
+    async with opened(nats_server.url, fleet) as log:
+        await provision(log.client, fleet, timeout=DEADLINE)
+        facts = [
+            log.codec.draft(WorkerUp(worker=f"w{n}", incarnation=1), id=_ids.new(), time=WHEN, publisher="test")
+            for n in range(6)
+        ]
+        await log.log.append(facts)
+        await log.export(tmp_path / "run.jsonl.zst")
+        await question(log.client, f"STREAM.DELETE.{stream_name(fleet)}", timeout=DEADLINE)
+        await _without(log.client, fleet, facts[:5], gone)
+        files = ArchivePast.open(tmp_path / "run.jsonl.zst", fleet).files
+        async with asyncio.timeout(DEADLINE):
+            with pytest.raises(ArchiveError, match="are not the beginning of this archive"):
+                await import_files(log.client, fleet, files, timeout=DEADLINE)
+            with pytest.raises(HistoryHole, match=f"no sequence {gone} "):
+                await log.messages()
 
 
 # ---------------------------------------------------------------- archive

@@ -7,6 +7,7 @@ import json
 import random
 
 import pytest
+from nats.js.api import ObjectMeta
 from structlog.testing import capture_logs
 from support.nats import DEADLINE
 
@@ -44,6 +45,18 @@ async def kept(store):
 async def test_a_damaged_one_is_passed_over(store):
     await store.save(snapshot(1))
     await store.save(snapshot(2, digest="0" * 64))
+    assert await kept(store) == ([1], ["snapshot.damaged"])
+
+
+@pytest.mark.parametrize("said", ["1", "3", "9" * 5000, "٣", ""])
+async def test_one_that_says_another_sequence_beside_it_than_in_it_is_passed_over(nats_client, store, bucket, said):
+    """Whoever asks for a state up to some sequence must not be handed a later one."""
+    await store.save(snapshot(1))
+    await store.save(snapshot(2))
+    objects = await nats_client.jetstream().object_store(bucket)
+    content = (await objects.get("slot-1")).data
+    headers = {"Rollbook-Log": ["log"], "Rollbook-Sequence": [said]}
+    await objects.put("slot-1", content, ObjectMeta(headers=headers))
     assert await kept(store) == ([1], ["snapshot.damaged"])
 
 

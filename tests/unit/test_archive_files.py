@@ -1,6 +1,7 @@
 """An archive gives back exactly what was written, or names the line that is not as it was."""
 
 import asyncio
+import resource
 
 import pytest
 import zstandard
@@ -255,6 +256,31 @@ async def test_a_file_that_is_there_is_not_written_over(tmp_path):
     await save(past, tmp_path / "run.jsonl.zst")
     with pytest.raises(ArchiveError, match="there already"):
         await save(past, tmp_path / "run.jsonl.zst")
+
+
+async def test_a_full_disk_is_told_with_the_file_and_leaves_nothing(tmp_path):
+    past = await told(a_history(7, 3000))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, before[1]))
+    try:
+        with pytest.raises(ArchiveError, match="cannot be written: File too large"):
+            await save(past, tmp_path / "run.jsonl.zst")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_clock_that_was_put_back_between_two_files_hides_none_of_them(tmp_path):
+    past = await told(a_history(8, 20))
+    await save(past, tmp_path / file_name(FLEET, 1, 20), 1, 20)
+    past.clock.time -= 1000
+    await past.say(*a_history(9, 20))
+    await save(past, tmp_path / file_name(FLEET, 21, 40), 21, 40)
+    archive = ArchivePast.open(tmp_path, FLEET)
+    newest = past.log.messages[39].stored_at
+    assert await archive.first_at(newest) == 40
+    assert await archive.first_at(newest + 1) == 41
+    assert await archive.first_at(past.log.messages[20].stored_at - 1) == 1
 
 
 async def test_two_that_write_one_file_do_not_write_into_each_other(tmp_path):

@@ -22,7 +22,15 @@ from rollbook.events.times import rfc3339
 from rollbook.projections.history import difference, replay, story
 from rollbook.projections.history.difference import Difference
 from rollbook.projections.history.filters import Filter, places_of
-from rollbook.projections.history.moments import Moment, NoSuchMoment, first_from, parse_moment, sequence_of, state_at
+from rollbook.projections.history.moments import (
+    Moment,
+    NoSuchMoment,
+    first_folded,
+    first_from,
+    parse_moment,
+    sequence_of,
+    state_at,
+)
 from rollbook.projections.history.narrative import Narrative
 from rollbook.projections.history.past import JoinedPast, LogPast, Past
 from rollbook.projections.history.recoveries import Recovery, recoveries
@@ -99,7 +107,7 @@ class History:
         `wanted` is asked of the server as far as subjects allow.
         """
         to = await self.sequence(until)
-        first = await self._first(since)
+        first = (await self.past.ends())[0] if since is None else await first_from(self.past, _moment(since))
         chosen = wanted or Filter()
         if chosen.pool is not None or chosen.cell is not None:
             places = places_of(await state_at(self.past, self.codec, to))
@@ -137,29 +145,23 @@ class History:
 
     async def recoveries(self, since: When | None = None, until: When = "now") -> list[Recovery]:
         """Every time that a worker went down and was registered again, by proxy."""
-        first = await self._first(since, folded=True)
+        first = await self._first_folded(since)
         return await recoveries(self.past, self.codec, first, await self.sequence(until))
 
     async def timeline(self, since: When | None = None, until: When | None = None) -> Timeline:
         """Phases, registrations and marks over time, as data; `adapters.drawing.draw` makes a picture of it."""
         _, last = await self.past.ends()
         to = last if until is None else await self.sequence(until)
-        return await timeline(self.past, self.codec, await self._first(since, folded=True), to)
+        return await timeline(self.past, self.codec, await self._first_folded(since), to)
 
     async def replay(self, until: When = "now", *, check: bool = True) -> Replayed:
         """Fold anew and compare with every snapshot on the way."""
         found, _ = await replay.replay(self.past, self.codec, await self.sequence(until), check=check)
         return found
 
-    async def _first(self, since: When | None, *, folded: bool = False) -> int:
-        """The first sequence of a range.
-
-        With `folded`, the state before it is needed: a log that begins later has one from its first message on.
-        """
-        first, _ = await self.past.ends()
-        if since is None:
-            return first + 1 if folded and first > 1 else first
-        return await first_from(self.past, _moment(since))
+    async def _first_folded(self, since: When | None) -> int:
+        """The first sequence of a range before which the state is known."""
+        return await first_folded(self.past, None if since is None else _moment(since))
 
 
 @contextlib.asynccontextmanager

@@ -82,15 +82,15 @@ class ArchivePast:
         return [stored for stored in self.messages(min(wanted), max(wanted)) if stored.sequence in wanted]
 
     async def first_at(self, moment: float) -> int:
-        """Only the file that the moment falls into is read."""
-        _, end = await self.ends()
-        later = [file for file in self.files if file.head.began_at >= moment]
-        before = [file for file in self.files if file.head.began_at < moment]
-        if before:
-            for line in before[-1].messages():
-                if line.stored.stored_at >= moment:
-                    return line.stored.sequence
-        return later[0].head.first if later else end + 1
+        """Only the file that the moment falls into is read; where the log's clock was put back, the last such file."""
+        first, _ = await self.ends()
+        for file in reversed(self.files):
+            if file.head.began_at < moment:
+                for line in file.messages():
+                    if line.stored.stored_at >= moment:
+                        return line.stored.sequence
+                return file.head.last + 1
+        return first
 
     async def snapshots(self, at_most: int | None = None) -> AsyncGenerator[Snapshot]:
         """The states with which the files begin, newest first; with `at_most`, up to that sequence."""

@@ -22,7 +22,9 @@ def held(path: Path, doing: str) -> Generator[IO[bytes]]:
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")
     except OSError as exc:
         raise ArchiveError(f"{path} cannot be written: {exc.strerror}") from exc
-    with file:
+    with contextlib.ExitStack() as stack:
+        # What closing would still write belongs to something that failed: what is whole was written out before.
+        stack.callback(_close, file)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
@@ -32,6 +34,11 @@ def held(path: Path, doing: str) -> Generator[IO[bytes]]:
         if not _is_at(path, file):  # whoever held it until now has moved it away
             raise ArchiveError(f"another process was {doing} at this moment: see what it left, and try again")
         yield file
+
+
+def _close(file: IO[bytes]) -> None:
+    with contextlib.suppress(OSError):
+        file.close()
 
 
 def _is_at(path: Path, file: IO[bytes]) -> bool:

@@ -6,6 +6,7 @@ an import that was broken off left a whole number of batches, and goes on from t
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -20,7 +21,6 @@ from rollbook.adapters.jetstream.log import MAX_BATCH, JetStreamLog
 from rollbook.adapters.jetstream.provision import provision, wanted
 from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
 from rollbook.events import Codec, stream_name
-from rollbook.events.archived import without_notes
 from rollbook.events.codec import MAX_PAYLOAD
 from rollbook.projections.ports import LogUnavailable, Stored
 from rollbook.projections.state.fold import SCHEMA, State, message_id, restore
@@ -130,20 +130,29 @@ async def _unfinished(
     log: JetStreamLog, stream: str, state: dict[str, Any], first: int, files: Sequence[ArchiveFile]
 ) -> int:
     last: int = state["last_seq"]
-    newest = await log.get(last)
-    same = state["first_seq"] == first and last <= files[-1].head.last and newest is not None
-    if same and newest is not None:
-        for line in _restored(files):
-            if line.stored.sequence == last:
-                mine, its = without_notes(line.restored), without_notes(newest.payload)
-                if (newest.subject, its) == (line.stored.subject, mine):
-                    return last
-                break
+    if state["first_seq"] == first and last <= files[-1].head.last and await _begins_with(log, files, first, last):
+        return last
     raise ArchiveError(
         f"stream {stream} holds {state['messages']} messages, up to sequence {last}, and they are not the beginning of "
         "this archive. An import needs a fleet without a log: choose another fleet or server, or remove the stream "
         "(`nats stream rm`) if nobody needs it"
     )
+
+
+async def _begins_with(log: JetStreamLog, files: Sequence[ArchiveFile], first: int, last: int) -> bool:
+    """Whether the log holds what the archive does up to `last`, all of it and nothing else."""
+    if await log.get(last) is None:
+        return False
+    theirs = (line.stored for line in _restored(files))
+    async with contextlib.aclosing(log.read(first - 1)) as batches:
+        async for batch in batches:
+            for stored in batch:
+                found = next(theirs)
+                if stored.sequence != found.sequence or message_id(stored) != message_id(found):
+                    return False
+                if stored.sequence == last:
+                    return True
+    return False
 
 
 def _restored(files: Sequence[ArchiveFile]) -> Iterator[Line]:

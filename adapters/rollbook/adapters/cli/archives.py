@@ -13,12 +13,11 @@ from cyclopts.validators import Number
 
 from rollbook.adapters.cli.common import ConfigFile, Json, load_client_config, run, start_logs
 from rollbook.adapters.cli.exits import Exit
-from rollbook.adapters.cli.output import out, out_json
-from rollbook.adapters.cli.past import Archive, parse_since, said_moment
+from rollbook.adapters.cli.output import out, out_json, say
+from rollbook.adapters.cli.past import Archive, open_past_and_log, parse_since, said_moment
 from rollbook.adapters.settings import Client
-from rollbook.events import Codec
 from rollbook.events.times import rfc3339
-from rollbook.projections.history.moments import Moment, first_from, sequence_of
+from rollbook.projections.history.moments import Moment, first_folded, sequence_of
 
 if TYPE_CHECKING:
     from rollbook.adapters.archive.importing import Imported
@@ -76,20 +75,20 @@ def export(
 
 async def _export(client: Client, archive: str | None, begin: Moment | None, end: Moment | None, file: Path) -> Written:
     from rollbook.adapters.archive.writing import write
-    from rollbook.adapters.bootstrap import nats_connection, open_reader
-    from rollbook.adapters.history import past_of
 
-    fleet = client.settings.fleet
-    connection = nats_connection(client.settings.nats, environ=os.environ, directory=client.directory)
-    async with open_reader(fleet, connection) as reader:
-        past = past_of(reader, fleet, archive)
-        first, last = await past.ends()
+    async with open_past_and_log(client, archive) as (history, reader):
+        past = history.past
+        begins, last = await past.ends()
+        if begin is None and begins > 1:
+            say(
+                f"rollbook: what there is to read begins at sequence {begins}; --archive reads what was archived before"
+            )
         if end is not None:
             last = await sequence_of(past, end)
-        if begin is not None:
-            first = await first_from(past, begin)
+        first = await first_folded(past, begin)
         identity = (await reader.log.state()).identity
-        return await write(past, Codec(fleet), (first, last), file, identity=identity, written=rfc3339(time.time()))
+        span = (first, last)
+        return await write(past, history.codec, span, file, identity=identity, written=rfc3339(time.time()))
 
 
 def _tell_written(written: Written, *, json: bool) -> None:

@@ -14,6 +14,7 @@ import asyncio
 import base64
 import hashlib
 import itertools
+import re
 import zlib
 from collections.abc import AsyncGenerator
 from typing import Any, Final
@@ -43,6 +44,7 @@ _LEVEL: Final = 1
 """zlib's fastest."""
 _IDENTITY: Final = "Rollbook-Log"
 _SEQUENCE: Final = "Rollbook-Sequence"
+_NUMBER: Final = re.compile("[0-9]{1,18}")
 
 
 async def kept_state(client: Client, fleet: str, log: EventLog, tell: Tell = tell_nobody) -> State | None:
@@ -127,7 +129,7 @@ class JetStreamSnapshots:
                     "snapshot.unreadable", bucket=self._bucket, slot=name, error=str(exc) or type(exc).__name__
                 )
                 continue
-            if snapshot is None:
+            if snapshot is None or (snapshot.identity, snapshot.sequence) != (slot.mark.identity, slot.mark.sequence):
                 _log.warning("snapshot.damaged", bucket=self._bucket, slot=name, sequence=slot.mark.sequence)
                 continue
             yield snapshot
@@ -192,7 +194,8 @@ def _slot(payload: bytes, saved: int) -> tuple[str, _Slot] | None:
         identity, sequence = (about.headers.get(name, [""])[0] for name in (_IDENTITY, _SEQUENCE))
     except (msgspec.MsgspecError, UnicodeDecodeError, IndexError):
         return None
-    return about.name, _Slot(Mark(identity, int(sequence) if sequence.isdecimal() else 0, saved), about.nuid)
+    number = int(sequence) if _NUMBER.fullmatch(sequence) else 0
+    return about.name, _Slot(Mark(identity, number, saved), about.nuid)
 
 
 def _free(written: dict[str, _Slot]) -> str:

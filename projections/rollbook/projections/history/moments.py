@@ -85,6 +85,28 @@ async def first_from(past: Past, moment: Moment) -> int:
     return max(await past.first_at(moment.time or 0.0), 1)
 
 
+async def first_folded(past: Past, since: Moment | None) -> int:
+    """As `first_from`, and the state before it can be had; None: the first of all such. Raises `NoSuchMoment`.
+
+    A log whose beginning was archived knows its state only after its first message, unless it kept one before. A
+    sequence that somebody names is taken at his word.
+    """
+    begin, _ = await past.ends()
+    if begin > 1 and not await _state_before(past, begin):
+        begin += 1
+    if since is None:
+        return begin
+    first = await first_from(past, since)
+    return first if since.sequence is not None else max(first, begin)
+
+
+async def _state_before(past: Past, sequence: int) -> bool:
+    async for snapshot in past.snapshots(sequence - 1):
+        if snapshot.sequence == sequence - 1 and restore(snapshot) is not None:
+            return True
+    return False
+
+
 async def fold(past: Past, codec: Codec, state: State, to: int, witness: Witness | None = None) -> State:
     """Go on from `state` up to `to`, and return it. Raises `HistoryHole`."""
     if state.sequence >= to:

@@ -72,11 +72,9 @@ class LogPast:
 
     async def read(self, first: int, last: int, subjects: Sequence[str] = ()) -> AsyncGenerator[Sequence[Stored]]:
         """All of it in order. What reading lost is read again; raises `HistoryHole` for what the log has not."""
-        begin, newest = await self.ends()
-        if first < begin and first <= last:
-            raise HistoryHole(first, f"it begins at {begin}")
-        if first <= last and last > newest:  # to wait for it could take for ever
-            raise HistoryHole(max(first, newest + 1), f"it ends at {newest}")
+        if first > last:
+            return
+        await self._check(first, last)
         after, end = first - 1, min(last, await self._newest(subjects)) if subjects else last
         while after < end:
             async with contextlib.aclosing(self._log.read(after, subjects)) as batches:
@@ -93,6 +91,16 @@ class LogPast:
                         if await self._log.get(after + 1) is None:
                             raise HistoryHole(after + 1, "it is missing in the middle")
                         break
+
+    async def _check(self, first: int, last: int) -> None:
+        """Raise `HistoryHole` where the ends of the log say that something is missing; to wait for it would be vain."""
+        begin, newest = await self.ends()
+        if first < begin:
+            raise HistoryHole(first, f"it begins at {begin}")
+        if last > newest:
+            raise HistoryHole(max(first, newest + 1), f"it ends at {newest}")
+        if last == newest and await self._log.get(last) is None:
+            raise HistoryHole(last, "it is missing at its end")
 
     async def at(self, sequences: Sequence[int]) -> list[Stored]:
         """What stands at these sequences; many are asked for at once."""
