@@ -12,7 +12,8 @@ import pytest
 from support.ray import ADDRESS, SECONDS, end_fleet, facts_about, is_alive, told
 from support.until import until
 
-from rollbook.adapters.ray.border import host_name
+from rollbook.adapters.ray.border import NAMESPACE, RayThread, host_name
+from rollbook.adapters.ray.hosts import Hosts
 from rollbook.adapters.ray.manager import WorkersNotUp
 from rollbook.adapters.ray.ports import PortInfo
 from rollbook.adapters.ray.records import Records
@@ -171,7 +172,7 @@ async def test_a_command_and_its_actor_end_with_each_other(launch, stream, tmp_p
     assert not is_alive(command)
 
 
-async def test_a_rank_that_dies_ends_its_cell_and_every_rank_is_told_of_all(launch, stream, tmp_path):
+async def test_a_rank_that_dies_ends_its_cell_and_every_rank_is_told_of_all(launch, stream, fleet, tmp_path):
     ports = (
         PortInfo(name="master", per="master"),
         PortInfo(),
@@ -182,6 +183,7 @@ async def test_a_rank_that_dies_ends_its_cell_and_every_rank_is_told_of_all(laun
     manager = launch(*(spec(name, noted(tmp_path), ports=ports, env=said) for name in (SECOND, FIRST)), other)
     await asyncio.to_thread(manager.wait_until_up, seconds=SECONDS)
     found = await states(manager, serving(1, 1, 1))
+    assert await Hosts(fleet, NAMESPACE, RayThread(), None).listed() == found.keys()
     master, head = (found[FIRST].addresses[kind] for kind in ("master", "primary"))
     for rank, name in enumerate((FIRST, SECOND)):
         rpc = found[name].addresses["rpc"]

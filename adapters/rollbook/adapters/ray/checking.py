@@ -138,7 +138,7 @@ def _misplaced(spec: WorkerSpec) -> Iterable[str]:
         yield f"kwargs may not hold {_listed(taken)}: the manager passes them"
     if taken := _OWNED_OPTIONS & spec.ray_options.keys():
         yield f"ray_options may not hold {_listed(taken)}: the manager sets them"
-    if not all(isinstance(one, str) for pair in spec.env.items() for one in pair):
+    if not _is_text(spec.env):
         yield "env must be text, each value under its name"
         return
     for field, values in (("kwargs", kwargs), ("ray_options", spec.ray_options)):
@@ -166,6 +166,14 @@ def _unwritable(spec: WorkerSpec) -> Iterable[str]:
             seat.check(text)
         except seat.TemplateError as exc:
             yield str(exc)
+
+
+def _is_text(values: object) -> bool:
+    try:
+        msgspec.convert(values, dict[str, str])
+    except msgspec.ValidationError:
+        return False
+    return True
 
 
 def _is_plain(values: object) -> bool:

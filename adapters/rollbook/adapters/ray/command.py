@@ -14,7 +14,7 @@ import structlog
 from rollbook.adapters.ray import leash
 from rollbook.adapters.ray.seat import Seat
 
-_GRACE: Final = 2.0
+_GRACE: Final = leash.SWEEP_SECONDS + 1.0
 """Seconds beyond the command's own time that the leash gets to kill and to exit."""
 
 _log = structlog.get_logger()

@@ -58,7 +58,7 @@ class Hosts:
         """The workers of this fleet that have a living actor, as Ray's head lists them at this moment."""
         import ray
 
-        found = await self._blocking(lambda: ray.util.list_named_actors(all_namespaces=True), "the list of actors")
+        found: Any = await self._blocking(lambda: ray.util.list_named_actors(all_namespaces=True), "the list of actors")
         prefix = host_name(self._fleet, "")
         return {
             one["name"].removeprefix(prefix)

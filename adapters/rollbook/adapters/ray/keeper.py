@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import time
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
@@ -79,7 +78,7 @@ class Keeper:
         self._gone = asyncio.Event()
         """Whether no process is left."""
         self._served: float | None = None
-        """Monotonic moment at which the present life came to serve."""
+        """When the present life came to serve, by the loop's clock."""
 
     @property
     def told(self) -> bool:
@@ -105,14 +104,14 @@ class Keeper:
                     rank.note(restarts=rank.state.restarts + 1)
             self._begun += 1
             over = await self._live(attempt)
-            good = self._served is not None and time.monotonic() - self._served >= STABLE_SECONDS
+            good = self._served is not None and _now() - self._served >= STABLE_SECONDS
             await self._conclude(over, attempt)
             if self._resting:
                 continue
             attempt = 1 if good else attempt + 1
             most = self.record.specs[0].max_restarts
             if most is not None and attempt > most:
-                self._give_up(over, attempt - 1)
+                self._give_up(attempt - 1)
             elif not good:
                 bound = min(BACKOFF_MOST, BACKOFF_FIRST * 2.0 ** min(attempt - 1, 10))
                 with contextlib.suppress(TimeoutError):
@@ -198,17 +197,26 @@ class Keeper:
             self._resting = self.told or record.over == "planned"
             for rank in self.ranks:
                 rank.note(stage="stopped" if record.over == "planned" else "down")
-        elif record.incarnations:
+        elif numbers := await self._begun_numbers():
             # Also of those that are there: one that hangs may never say who it is, and its life is over then.
             for rank in self.ranks:
-                if rank.name in record.incarnations:
-                    rank.resume(record.incarnations[rank.name], record.cell_incarnation)
+                rank.resume(numbers.get(rank.name, 0), record.cell_incarnation)
             if not whole:
                 missing = next(name for name, there in found.items() if not there)
                 await self._conclude(Over(missing, "actor_dead", "its process was gone when its manager began"), 0)
-        if self._resting or not whole:
+        if record.over or not whole:
+            # What the log was told of as over, or was never told of: it begins anew, or not at all.
             await together({rank.name: rank.end(0) for rank in self.ranks})
-        return int(bool(record.incarnations) and not whole)
+            await self._free_room()
+        return int(bool(record.incarnations) and (bool(record.over) or not whole))
+
+    async def _begun_numbers(self) -> dict[str, int]:
+        """The newest life of each that may have begun, as far as the former manager could note it, or the log knows."""
+        noted = self.record.incarnations
+        if not self.record.numbering:
+            return noted
+        given = await together({rank.name: rank.scribe.last_number() for rank in self.ranks})
+        return {name: number for name, number in given.items() if number}
 
     async def _live(self, attempt: int) -> Over:
         """One life, from its processes to its end: by itself, or by what was ordered here."""
@@ -248,24 +256,23 @@ class Keeper:
         """Pass the barriers. Raises `Over`."""
         who = await together({rank.name: rank.identity() for rank in self.ranks})
         life = max(one.cell_incarnation for one in who.values()) or await self._next_life()
-        if life != self.record.cell_incarnation:
-            await self._keep(cell_incarnation=life, over="")
+        await self._keep(cell_incarnation=life, over="", numbering=True)
         numbers = await together({rank.name: rank.number(who[rank.name], life) for rank in self.ranks})
         self._numbered = self._begun
-        await self._keep(incarnations=numbers, over="")
+        await self._keep(incarnations=numbers, numbering=False)
         former = self.record.ports
         places = await together({rank.name: rank.reserve(former.get(rank.name, {})) for rank in self.ranks})
         self.places = _shared(self.ranks[0].spec, places)
         await self._keep(ports={name: _numbers(place) for name, place in self.places.items()})
         await together({rank.name: self._seated(rank, numbers, life) for rank in self.ranks})
-        self._served = time.monotonic()
+        self._served = _now()
         for rank in self.ranks:
             rank.up()
 
     async def _seated(self, rank: Rank, numbers: Mapping[str, int], life: int) -> None:
         """Start one, once everybody is known whom its templates name."""
         wanted = needs(rank.spec.templates())
-        until = time.monotonic() + rank.spec.start_seconds
+        until = _now() + rank.spec.start_seconds
         while True:
             known = {name: found for name, _ in wanted if (found := self._neighbours(name)) is not None}
             missing = [
@@ -274,7 +281,7 @@ class Keeper:
             if not missing:
                 break
             rank.note(reason=f"it waits for the address {missing[0]}, which it is to be told")
-            if time.monotonic() > until:
+            if _now() > until:
                 raise Over(rank.name, "exited", f"there is no address {missing[0]}, which it was to be told")
             await asyncio.sleep(_SHORTLY)
         seat = Seat(
@@ -309,8 +316,9 @@ class Keeper:
         self._say_over(over)
         if attempt and self._served is None and not planned:
             self.ranks[0].scribe.say(RecoveryFailed, attempt=attempt, reason=over.reason)
+        # At once: another manager must not take for alive what the log was told of as over.
+        await self._keep(over="planned" if planned else "ended", numbering=False)
         await self._end_processes(over)
-        await self._keep(over="planned" if planned else "ended")
         self._ordered = None
         self._gone.set()
 
@@ -330,18 +338,26 @@ class Keeper:
             await rank.end(rank.spec.stop_seconds if orderly else 0)
 
         await together({rank.name: one(rank) for rank in self.ranks})
+        await self._free_room()
+
+    async def _free_room(self) -> None:
         with contextlib.suppress(RollbookError):
             await self._hosts.free_room(self.record.specs)
 
-    def _give_up(self, over: Over, restarts: int) -> None:
+    def _give_up(self, restarts: int) -> None:
         self._resting = True
         for rank in self.ranks:
-            _log.error("manager.worker.given_up", worker=rank.name, restarts=restarts, reason=over.reason)
-            rank.note(stage="given_up", reason=f"{over.reason}; given up after {restarts} restarts in a row")
+            _log.error("manager.worker.given_up", worker=rank.name, restarts=restarts, reason=rank.state.reason)
+            rank.note(stage="given_up", reason=f"{rank.state.reason}; given up after {restarts} restarts in a row")
 
     async def _keep(self, **changes: object) -> None:
         self.record = msgspec.structs.replace(self.record, **changes)
         await self._save(self.record)
+
+
+def _now() -> float:
+    """The loop's clock."""
+    return asyncio.get_running_loop().time()
 
 
 def _shared(rank0: WorkerSpec, places: Mapping[str, Neighbour]) -> dict[str, Neighbour]:

@@ -25,6 +25,8 @@ PR_SET_CHILD_SUBREAPER = 36
 SIGNALLED = 128
 """What a shell adds to the number of the signal that ended a command."""
 ORDERLY = b"t"
+SWEEP_SECONDS = 5.0
+"""For what was killed to be gone. A process that the kernel still holds (a GPU's driver may) delays nobody longer."""
 
 
 def main(seconds: float, command: str) -> int:
@@ -94,7 +96,8 @@ def _reaped(child: int) -> int | None:
 
 
 def _kill_the_rest() -> None:
-    while left := _descendants(os.getpid()):
+    until = time.monotonic() + SWEEP_SECONDS
+    while (left := _descendants(os.getpid())) and time.monotonic() < until:
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

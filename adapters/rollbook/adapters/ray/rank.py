@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
@@ -116,7 +115,7 @@ class Rank:
             self.note(stage="waiting", reason="the log has not numbered this life yet")
             number = await self.scribe.begin(cell_incarnation, pid=who.pid, node=who.node)
             await self._ask(lambda: self.handle.number.remote(number, cell_incarnation), self.spec.start_seconds)
-        self._until = time.monotonic() + self.spec.start_seconds
+        self._until = _now() + self.spec.start_seconds
         self.note(
             stage="starting",
             incarnation=number,
@@ -176,9 +175,9 @@ class Rank:
                 await call(self.handle.halt.remote(reason), LOOK_SECONDS, self._asked)
 
     def resume(self, incarnation: int, cell_incarnation: int) -> None:
-        """An earlier manager told the log of this life, and not of its end."""
+        """An earlier manager told the log of this life (0: of none), and not of its end."""
         self.scribe.resume(incarnation, cell_incarnation)
-        self._open = True
+        self._open = bool(incarnation)
 
     def over(self, evidence: Evidence, reason: str, *, stopped: bool) -> None:
         """Say that its life is over."""
@@ -210,14 +209,14 @@ class Rank:
 
         `until` is when these are over, if they began before.
         """
-        until = time.monotonic() + seconds if until is None else until
+        until = _now() + seconds if until is None else until
         while True:
             try:
-                return await call(method(), until - time.monotonic(), self._asked)
+                return await call(method(), until - _now(), self._asked)
             except ActorGone as exc:
                 raise Over(self.name, "actor_dead", str(exc)) from exc
             except ActorSilent as exc:
-                if time.monotonic() + AGAIN_SECONDS >= until:
+                if _now() + AGAIN_SECONDS >= until:
                     told = f"no answer within {seconds:g} s, and it is killed: {exc}"
                     raise Over(self.name, "exited", told) from exc
                 await asyncio.sleep(AGAIN_SECONDS)
@@ -239,4 +238,9 @@ class Rank:
 
     def _left(self) -> float:
         """Seconds of its time to start."""
-        return self._until - time.monotonic()
+        return self._until - _now()
+
+
+def _now() -> float:
+    """The loop's clock."""
+    return asyncio.get_running_loop().time()

@@ -34,6 +34,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Of the cell's newest life; 0 before the first one, and in a cell of one worker."""
     ports: dict[str, dict[str, int]] = {}
     """By worker and kind: of its newest life."""
+    numbering: bool = False
+    """Whether the log was being asked for the numbers of a life: then it may have given more than are noted here."""
     over: Literal["", "ended", "planned"] = ""
     """Whether the log was told that the newest life is over, and whether that was as planned."""
 

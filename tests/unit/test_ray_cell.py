@@ -1,0 +1,274 @@
+"""A cell lives and dies as one, whoever dies when, the manager included, with chosen and random faults.
+
+What the keeper asks Ray and the log is answered from lists, on virtual time. On a real Ray: test_ray_manager_cells.
+"""
+
+import asyncio
+import itertools
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.fleet import on_virtual_time
+from support.ray_cell import STEPS, World, stories
+
+from rollbook.events import RecoveryFailed, RecoveryStarted, WorkerDown, WorkerUp
+from rollbook.projections.ending import end
+from rollbook.projections.recovery.ports import NotStarted, Termination
+
+LONG = 200.0
+
+
+def world(seed=0, size=2, **fields):
+    made = World(asyncio.get_running_loop(), seed, size, **fields)
+    made.manage()
+    return made
+
+
+async def until(seen, seconds=LONG):
+    async with asyncio.timeout(seconds):
+        while not seen():  # noqa: ASYNC110 - time is a number
+            await asyncio.sleep(0.01)
+
+
+def serves(made, *lives):
+    return lambda: [(s.stage, s.incarnation) for s in made.keeper.states] == [("serving", life) for life in lives]
+
+
+def sound(made):
+    """What holds at every moment of every schedule."""
+    for name, lives in stories(made).items():
+        for life in lives:
+            # A manager that takes over may say again what the one before it said last.
+            assert re.fullmatch("SU*D*", life), (name, lives)
+    assert all(all(listening) for listening in made.up_while), "an Up before all of the cell were ready"
+    for spec in made.specs:
+        assert len(made.living(spec.name)) <= 1, "two processes of one worker"
+    of_cell = {}
+    for fact in made.facts:
+        if isinstance(fact, WorkerUp):
+            of_cell.setdefault((fact.worker, fact.cell_incarnation or fact.incarnation), set()).add(fact.incarnation)
+    assert all(len(lives) == 1 for lives in of_cell.values()), "two lives of a worker in one life of its cell"
+
+
+def empty(made):
+    """Nothing is left: no process, no room, and the log was told of every end."""
+    assert made.living() == []
+    assert made.rooms == 0
+    for name, lives in stories(made).items():
+        assert all(life.endswith("D") for life in lives[-1:]), (name, lives)
+
+
+async def shut(made):
+    await end(made.task)
+    await made.keeper.stop("over")
+
+
+@on_virtual_time
+async def test_all_ranks_come_up_together_under_one_number():
+    made = world(size=3)
+    await until(serves(made, 1, 1, 1))
+    assert {(fact.cell_size, fact.cell_incarnation) for fact in made.facts} == {(3, 1)}
+    seats = sorted((one.seat for one in made.living()), key=lambda seat: seat.rank)
+    assert [(seat.rank, seat.cell_size, seat.rank0) for seat in seats] == [(rank, 3, "w-0-0") for rank in range(3)]
+    assert all(seat.workers.keys() == {"w-0-0", "w-0-1", "w-0-2"} for seat in seats)
+    assert made.rooms == 1
+    await shut(made)
+    empty(made)
+    assert [fact.evidence for fact in made.facts if isinstance(fact, WorkerDown)] == ["planned"] * 3
+
+
+@on_virtual_time
+async def test_a_cell_of_one_says_nothing_of_cells():
+    made = world(size=1)
+    await until(serves(made, 1))
+    assert {(fact.cell_size, fact.cell_incarnation) for fact in made.facts} == {(1, None)}
+
+
+@on_virtual_time
+async def test_a_death_ends_all_and_says_whose_it_was():
+    made = world()
+    await until(serves(made, 1, 1))
+    made.living("w-0-1")[0].end()
+    await until(serves(made, 2, 2))
+    sound(made)
+    downs = {fact.worker: fact for fact in made.facts if isinstance(fact, WorkerDown)}
+    assert (downs["w-0-1"].evidence, downs["w-0-0"].evidence) == ("actor_dead", "exited")
+    assert downs["w-0-0"].reason.startswith("w-0-1 of its cell ended: ")
+    assert [fact.worker for fact in made.facts if isinstance(fact, RecoveryStarted)] == ["w-0-0"]
+    assert [fact.cell_incarnation for fact in made.facts if isinstance(fact, WorkerUp)] == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("step", "how"),
+    [*itertools.product(STEPS, ["die", "hang", "silent"]), ("reserve", "fail"), ("begin", "fail"), ("ready", "never")],
+)
+def test_whatever_step_of_one_rank_fails_nothing_is_left_of_any(step, how):
+    @on_virtual_time
+    async def run():
+        made = world(max_restarts=1)
+        made.failing["w-0-1", step] = how
+        await until(lambda: all(state.stage == "given_up" for state in made.keeper.states))
+        sound(made)
+        empty(made)
+        assert not any(isinstance(fact, WorkerUp) for fact in made.facts)
+        assert all("w-0-1" in state.reason or state.name == "w-0-1" for state in made.keeper.states)
+        assert sum(isinstance(fact, RecoveryFailed) for fact in made.facts) == (step != "identity")
+        # Launched again, or told to start, it gets another chance.
+        made.failing.clear()
+        assert await made.keeper.start()
+        await until(lambda: all(state.stage == "serving" for state in made.keeper.states))
+
+    run()
+
+
+@on_virtual_time
+async def test_a_manager_that_comes_back_goes_on_with_a_whole_cell_and_ends_a_broken_one():
+    made = world()
+    await until(serves(made, 1, 1))
+    before = [one.pid for one in made.living()]
+    made.process.kill()
+    made.manage()
+    await until(serves(made, 1, 1))
+    assert [one.pid for one in made.living()] == before
+    made.process.kill()
+    made.living("w-0-1")[0].end()
+    made.manage()
+    await until(serves(made, 2, 2))
+    sound(made)
+    assert stories(made)["w-0-0"][0].endswith("D")
+
+
+@on_virtual_time
+async def test_a_process_that_dies_while_its_manager_comes_back_is_down_in_the_log():
+    """Ray may still name an actor that is dead: then its manager has a handle, and never an answer."""
+    made = world(restart="recoverer")
+    await until(serves(made, 1, 1))
+    made.process.kill()
+    find, dead = made.find, made.living("w-0-1")[0]
+
+    async def stale(name):
+        return dead if name == dead.name else await find(name)
+
+    dead.end()
+    made.find = stale
+    made.manage()
+    await until(lambda: all(state.stage == "down" for state in made.keeper.states))
+    assert stories(made) == {"w-0-0": ["SUD"], "w-0-1": ["SUD"]}
+
+
+@on_virtual_time
+async def test_a_planned_stop_holds_over_a_manager_and_interrupts_a_start():
+    made = world()
+    made.failing["w-0-0", "begin"] = "hang"
+    await until(lambda: made.keeper.states[0].stage == "starting")
+    await made.keeper.halt("scale down")
+    empty(made)
+    made.failing.clear()
+    made.process.kill()
+    made.manage()
+    await asyncio.sleep(LONG)
+    assert [state.stage for state in made.keeper.states] == ["stopped", "stopped"]
+    assert made.living() == []
+    await made.keeper.start()
+    await until(serves(made, 2, 2))
+    assert stories(made)["w-0-0"] == ["SD", "SU"]
+
+
+@on_virtual_time
+async def test_i3_only_the_life_that_was_meant_is_terminated():
+    made = world(restart="recoverer")
+    await until(serves(made, 1, 1))
+    assert await made.keeper.terminate("w-0-1", 2) is Termination.ALREADY_GONE
+    assert await made.keeper.terminate("w-0-1", 1) is Termination.TERMINATED
+    assert made.living() == []
+    assert await made.keeper.terminate("w-0-0", 1) is Termination.ALREADY_GONE
+    await asyncio.sleep(LONG)
+    assert made.living() == [], "a recoverer begins its next life"
+    await asyncio.gather(made.keeper.start(), made.keeper.start())
+    await until(serves(made, 2, 2))
+    assert await made.keeper.terminate("w-0-1", 1) is Termination.STALE
+    assert len(made.living()) == 2
+    made.failing["w-0-0", "identity"] = "die"
+    await made.keeper.terminate("w-0-0", 2)
+    with pytest.raises(NotStarted, match="did not come to have a life"):
+        await made.keeper.start()
+
+
+def end_processes(made, name, reason):
+    for process in made.living(name):
+        process.end(reason)
+    return []
+
+
+def crash(made):
+    made.process.kill()
+    made.manage()
+    return []
+
+
+def fail(made, name, number):
+    made.failing[name, STEPS[number]] = ("die", "hang", "silent")[number]
+    return []
+
+
+def ask(question):
+    return [asyncio.create_task(question)]
+
+
+DO = {
+    "kill": lambda made, _, name: end_processes(made, name, None),
+    "end": lambda made, _, name: end_processes(made, name, "it has ended"),
+    "lost": lambda made, _, name: made.keeper.lost(name) or [],
+    "crash": lambda made, *_: crash(made),
+    "fail": lambda made, number, name: fail(made, name, number),
+    "heal": lambda made, *_: made.failing.clear() or [],
+    "halt": lambda made, *_: ask(made.keeper.halt("planned")),
+    "start": lambda made, *_: ask(made.keeper.start()),
+    "terminate": lambda made, number, name: ask(
+        made.keeper.terminate(name, made.keeper.states[number % len(made.specs)].incarnation)
+    ),
+}
+"""What can happen: returns what was asked of the manager and is not answered yet."""
+DEEDS = st.tuples(
+    st.sampled_from([*DO, "kill"]),
+    st.integers(0, 2),
+    st.sampled_from([0.0, 0.003, 0.05, 0.3, 3.0, 30.0]),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(DEEDS, max_size=12), st.integers(1, 3), st.sampled_from(["manager", "recoverer"]), st.integers(0, 99))
+def test_no_schedule_of_faults_leaves_half_a_cell(deeds, size, restart, seed):
+    @on_virtual_time
+    async def run():
+        made = world(seed, size, restart=restart)
+        asked = []
+        for deed, number, pause in deeds:
+            await asyncio.sleep(pause)
+            sound(made)
+            asked += DO[deed](made, number, f"w-0-{number % size}")
+            if deed == "crash":
+                await end(*asked)
+                asked = []
+        # Whatever happened: told to, it comes up whole.
+        made.failing.clear()
+        await asyncio.sleep(LONG)
+        sound(made)
+        await end(*asked)
+        stages = {state.stage for state in made.keeper.states}
+        assert len(stages) == 1
+        assert stages <= {"serving", "down", "stopped"}
+        if stages != {"serving"}:
+            empty(made)
+            await made.keeper.start()
+        await until(lambda: all(state.stage == "serving" for state in made.keeper.states))
+        await asyncio.sleep(1)
+        assert len(made.living()) == size
+        sound(made)
+        await shut(made)
+        sound(made)
+        empty(made)
+
+    run()
