@@ -128,8 +128,9 @@ def _source(provider: Source | None, worker: Sequence[str], workers_file: str | 
             raise UsageError(f"{option} is for --provider {kind}, and --provider {provider} is given; drop one of them")
     if provider == "ray-actors" and actor is None:
         raise UsageError("--provider ray-actors needs the actors' names: write --actor 'engine-{worker}'")
-    default: Source = "ray"
-    return provider or next(iter(given.values()), default)
+    for kind in given.values():
+        return kind
+    return provider or "ray"
 
 
 def _validate(text: str, where: str) -> None:
