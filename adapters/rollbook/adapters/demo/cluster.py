@@ -30,7 +30,7 @@ replaces by the machine's own address."""
 SECOND_ADDRESS: Final = "127.0.0.3"
 """The same for the second node."""
 
-NODE_SECONDS: Final = 120.0
+NODE_SECONDS: Final = 240.0
 """For the second node to join: it takes 4 s alone on two cores."""
 
 _STORE_BYTES: Final = 100_000_000
