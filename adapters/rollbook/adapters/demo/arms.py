@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from rollbook.adapters.demo.chaos import until_moment
 from rollbook.adapters.demo.errors import DemoFailed
 from rollbook.adapters.demo.faults import OF_A_WORKER, Fault, Kind
-from rollbook.adapters.demo.hunting import Hunter, Tell
+from rollbook.adapters.demo.hunting import VICTIM_SECONDS, Hunter, Tell
 from rollbook.adapters.demo.parts import Parts
 from rollbook.adapters.demo.programs import Program
 from rollbook.adapters.demo.records import Disturbance, How
@@ -105,7 +105,7 @@ class Arms:
 
     async def _pause_worker(self, fault: Fault) -> None:
         worker = fault.worker or ""
-        victim = await _seen(lambda: self._hunter.fresh(worker))
+        victim = await _seen(lambda: self._hunter.fresh(worker), VICTIM_SECONDS)
         if victim is None:
             self._note(fault, worker, time.time(), back=False)
             return
