@@ -8,7 +8,7 @@ import itertools
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.fleet import on_virtual_time
 from support.ray_cell import STEPS, World, stories
@@ -223,6 +223,7 @@ DO = {
     "lost": lambda made, _, name: made.keeper.lost(name) or [],
     "crash": lambda made, *_: crash(made),
     "fail": lambda made, number, name: fail(made, name, number),
+    "wait": lambda *_: [],
     "heal": lambda made, *_: made.failing.clear() or [],
     "halt": lambda made, *_: ask(made.keeper.halt("planned")),
     "start": lambda made, *_: ask(made.keeper.start()),
@@ -239,6 +240,7 @@ DEEDS = st.tuples(
 
 
 @settings(max_examples=100, deadline=None)
+@example([("wait", 0, 3.0), ("crash", 0, 0.0), ("halt", 0, 0.0)], 1, "manager", 1)
 @given(st.lists(DEEDS, max_size=12), st.integers(1, 3), st.sampled_from(["manager", "recoverer"]), st.integers(0, 99))
 def test_no_schedule_of_faults_leaves_half_a_cell(deeds, size, restart, seed):
     @on_virtual_time

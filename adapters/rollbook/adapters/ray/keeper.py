@@ -65,6 +65,8 @@ class Keeper:
         self._neighbours = neighbours
         self._save = save
         self._named = {rank.name: rank for rank in ranks}
+        self._taken_over = asyncio.Event()
+        """Whether it is known which processes an earlier manager left: what is told to it before waits."""
         self._wanted = asyncio.Event()
         """A cell without a life is to begin one."""
         self._resting = False
@@ -93,6 +95,7 @@ class Keeper:
     async def run(self) -> None:
         """Take over the processes that are alive, or make them; then one life after the other."""
         attempt = await self._take_over()
+        self._taken_over.set()
         while True:
             if self._resting:
                 await self._wanted.wait()
@@ -135,6 +138,7 @@ class Keeper:
 
         Raises `NotStarted` if it ends before that.
         """
+        await self._taken_over.wait()
         if any(rank.state.stage in OVER for rank in self.ranks) and self._ordered is not None:
             await self._gone.wait()
         begun = self._ordered is None
@@ -149,6 +153,7 @@ class Keeper:
 
     async def terminate(self, name: str, expected: int) -> Termination:
         """Kill the life of this number, and with it the cell's; wait for its end."""
+        await self._taken_over.wait()
         state = self._named[name].state
         if state.incarnation > expected and state.alive:
             return Termination.STALE
@@ -161,6 +166,7 @@ class Keeper:
 
     async def halt(self, reason: str) -> None:
         """End its life in order, as planned; it rests until it is wanted."""
+        await self._taken_over.wait()
         self._wanted.clear()
         self._resting = True
         if self._ordered is None:
