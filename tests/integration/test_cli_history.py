@@ -254,6 +254,21 @@ def test_a_file_is_read_replayed_and_made_a_log_again(call, a_run, folder, start
     assert call("import", "run.jsonl.zst", "--json")["digest"] == digest
     assert call("replay", "--check", "--json")["replayed"]["digest"] == digest
     assert len(call("log").splitlines()) == 5
+    assert len(call("log", "--archive", "run.jsonl.zst").splitlines()) == 5, "another stream, and the same log"
+
+
+def test_an_archive_of_another_log_is_not_read_as_this_ones_past(call, a_run, folder, start_nats):
+    call("export", "long.jsonl.zst")
+    call("export", "run.jsonl.zst", "--until", "2")
+    config = folder / "rollbook.toml"
+    server = start_nats()
+    FleetStream(server.url, config.read_text().split('"')[1]).make()
+    config.write_text(config.read_text().replace(config.read_text().split('url = "')[1].split('"')[0], server.url))
+    for worker in ("rollout-7-0", "rollout-8-0", "rollout-9-0"):
+        call("publish", "up", worker)
+    for file, said in (("long", "the log ends at 3, and the archive at 5"), ("run", "sequence 2 is another message")):
+        for command in (("status", "--at", "1"), ("log",), ("explain", "rollout-0-0")):
+            assert said in call(*command, "--archive", f"{file}.jsonl.zst", code=Exit.FAILED)
 
 
 def test_what_is_archived_can_still_be_looked_at(call, a_run, controller, folder):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import datetime as dt
 
 import msgspec
 import pytest
@@ -28,7 +29,7 @@ from rollbook.adapters.jetstream.snapshots import JetStreamSnapshots
 from rollbook.adapters.publisher import Publisher
 from rollbook.events import Codec, Registered, Undecodable, WorkerDown, WorkerUp, stream_name, worker_subject
 from rollbook.projections.history.filters import Filter
-from rollbook.projections.history.moments import state_at
+from rollbook.projections.history.moments import NoSuchMoment, state_at
 from rollbook.projections.history.past import JoinedPast, LogPast
 from rollbook.projections.history.replay import replay
 from rollbook.projections.log.catchup import newest_state, state_now
@@ -149,6 +150,13 @@ async def test_following_with_a_filter_sees_what_comes(fleet_log):
         waiting = asyncio.create_task(anext(messages))
         await fleet_log.say(WorkerUp(worker="other", incarnation=1), WorkerUp(worker="late", incarnation=1))
         assert (await waiting).sequence == 3023
+
+
+@pytest.mark.parametrize("when", [-1, 3.5, None, b"now", dt.datetime(2026, 1, 1), dt.date(2026, 1, 1)])  # noqa: DTZ001
+async def test_what_is_no_moment_is_said_to_be_none(fleet_log, nats_server, when):
+    async with open_history(nats_server.url, fleet_log.name) as history:
+        with pytest.raises(NoSuchMoment):
+            await history.at(when)
 
 
 async def test_the_library_tells_all_of_it(fleet_log, nats_server):

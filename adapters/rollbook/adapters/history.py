@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -39,7 +39,10 @@ from rollbook.projections.history.timeline import Timeline, timeline
 from rollbook.projections.history.view import FleetThen, view
 from rollbook.projections.policy import Policy
 from rollbook.projections.ports import Stored
-from rollbook.projections.state.fold import State
+from rollbook.projections.state.fold import State, message_id
+
+if TYPE_CHECKING:
+    from rollbook.adapters.archive.folder import ArchivePast
 
 When = int | str | datetime | Moment
 """A sequence, a time with its zone, or as on the command line: `"4711"`, `"-15m"`, `"now"`, an RFC 3339 time."""
@@ -174,22 +177,48 @@ async def open_history(
     """
     connection = Connection(url=url) if isinstance(url, str) else url
     async with open_reader(fleet, connection) as reader:
-        yield History(fleet, past_of(reader, fleet, archive))
+        yield History(fleet, await past_of(reader, fleet, archive))
 
 
-def past_of(reader: Reader, fleet: str, archive: str | Path | None) -> Past:
-    """What there is to read: the log, with the archive before it. Raises `ArchiveError`."""
+async def past_of(reader: Reader, fleet: str, archive: str | Path | None) -> Past:
+    """What there is to read: the log, with the archive before it.
+
+    Raises `ArchiveError`, also for an archive of another log of the same name.
+    """
     live = LogPast(reader.log, reader.snapshots)
     if archive is None:
         return live
     from rollbook.adapters.archive.folder import ArchivePast
 
-    return JoinedPast(ArchivePast.open(Path(archive), fleet), live)
+    older = ArchivePast.open(Path(archive), fleet)
+    if older.files and older.files[-1].head.identity != (await live.state()).identity:
+        await _refuse_another_log(older, live, archive)
+    return JoinedPast(older, live)
+
+
+async def _refuse_another_log(older: ArchivePast, live: LogPast, archive: str | Path) -> None:
+    """A log that was made from an archive is another stream than the archive's, and holds the same."""
+    from rollbook.adapters.archive.errors import ArchiveError
+
+    _, archived = await older.ends()
+    last = (await live.state()).last_sequence
+    problem = f"the log ends at {last}, and the archive at {archived}" if archived > last else None
+    if problem is None and (stored := await live.at([archived])):
+        found = await older.at([archived])
+        if [message_id(one) for one in found] != [message_id(one) for one in stored]:
+            problem = f"sequence {archived} is another message in the log"
+    if problem is not None:
+        raise ArchiveError(
+            f"{archive} is an archive of another log of this fleet than the server's: {problem}. Name the folder that "
+            "this log was archived into, or leave --archive out"
+        )
 
 
 def _moment(when: When) -> Moment:
     match when:
         case int():
+            if when < 0:
+                raise NoSuchMoment(f"there is no sequence {when}: the first is 1, and 0 is before it")
             return Moment(sequence=when)
         case str():
             return parse_moment(when, time.time())
@@ -197,8 +226,12 @@ def _moment(when: When) -> Moment:
             if when.tzinfo is None:
                 raise NoSuchMoment(f"{when} has no time zone: add one, such as tzinfo=datetime.UTC")
             return Moment(time=when.timestamp())
-        case _:
+        case Moment():
             return when
+        case _:
+            raise NoSuchMoment(
+                f"{when!r} is no moment: give a sequence, a datetime with its zone, or a text such as '-15m'"
+            )
 
 
 def _row(stored: Stored, recorded: Recorded) -> dict[str, Any]:

@@ -124,7 +124,7 @@ async def _log(
     fleet = client.settings.fleet
     connection = nats_connection(client.settings.nats, environ=os.environ, directory=client.directory)
     async with open_reader(fleet, connection) as reader:
-        past = past_of(reader, fleet, archive)
+        past = await past_of(reader, fleet, archive)
         await print_log(reader.log, past, Codec(fleet), wanted, begin, end, follow=follow, json=json)
     return Exit.DONE
 

@@ -96,7 +96,7 @@ async def open_past_and_log(client: Client, archive: str | None) -> AsyncGenerat
     connection = nats_connection(client.settings.nats, environ=os.environ, directory=client.directory)
     async with open_reader(fleet, connection) as reader:
         try:
-            yield History(fleet, past_of(reader, fleet, archive)), reader
+            yield History(fleet, await past_of(reader, fleet, archive)), reader
         except HistoryHole as exc:
             where = f"nor does {archive} hold it" if archive else "if it was archived, name its folder with --archive"
             raise NotHere(f"sequence {exc.first_missing} is not in the log of fleet {fleet!r}; {where}") from exc
