@@ -4,6 +4,7 @@ import asyncio
 import collections
 import itertools
 
+import msgspec
 import pytest
 from support.core import FLEET
 from support.fleet import BY, Fleet, on_virtual_time
@@ -14,6 +15,7 @@ from rollbook.events import (
     Deregistering,
     FleetEnded,
     FleetObserved,
+    RegistrationFailed,
     RemovalWithheld,
     WorkerCordoned,
     WorkerDown,
@@ -22,7 +24,7 @@ from rollbook.events import (
 from rollbook.projections.lanes import guard, notes, rollcall
 from rollbook.projections.looking.status import Standing
 from rollbook.projections.policy import PoolPolicy
-from rollbook.projections.ports import Identity
+from rollbook.projections.ports import Failed, Identity
 
 MINUTE = 60.0
 
@@ -354,3 +356,34 @@ async def test_what_was_certain_before_the_intent_is_asked_about_if_it_is_not_an
     await fleet.until(lambda: fleet.facts(RemovalWithheld))
     assert left(fleet) == [name]
     assert not fleet.calls("remove")
+
+
+@on_virtual_time
+async def test_what_was_let_pass_as_certain_is_no_guess_when_its_turn_comes():
+    """Second tries wait for each other; what was planned when it was let pass may be inferred by then."""
+    fleet = Fleet(removals_in_flight=4, resync=1.0, backoff_first=0.1, backoff_most=0.1)  # one second try at a time
+    served = msgspec.structs.replace(fleet.policy.proxies["a"], removal_budget=0.0)
+    fleet.policy = msgspec.structs.replace(fleet.policy, proxies={"a": served})
+    await fleet.start()
+    names = await fleet.pool_up(2)
+    remove, goes_on = fleet.proxy.remove, asyncio.Event()
+
+    async def refused(_):
+        return Failed("busy")
+
+    async def waiting(entry):
+        await goes_on.wait()
+        return await remove(entry)
+
+    fleet.proxy.remove = refused
+    for name in names:
+        await fleet.say(WorkerSuspended(worker=name, incarnation=1, reason="update"))
+    await fleet.until(lambda: {fact.worker for fact in fleet.facts(RegistrationFailed)} == set(names))
+    fleet.proxy.remove = waiting
+    await asyncio.sleep(1)  # one is being called, the other waits for its turn
+    for name in names:
+        await fleet.down(name, evidence="timeout")
+    await asyncio.sleep(0.5)
+    goes_on.set()
+    await asyncio.sleep(30)
+    assert len(left(fleet)) == 1, "it answers, and only the one whose call was under way could not be held back"

@@ -436,6 +436,47 @@ def test_static_addresses(tmp_path):
             ],
         ),
         (
+            changed("[pools.rollout]", '[pools.rollout]\npaired_with = "rolout"\nmax_lag = -1\nstale = "drop"'),
+            [
+                "pools.rollout.max_lag: -1 is not usable; write 0 or more",
+                'pools.rollout.stale: the string "drop" where "keep" or "remove" or "replace" is needed',
+                "pools.rollout.paired_with: 'rolout' is not declared; did you mean 'rollout'?",
+            ],
+        ),
+        (
+            changed("[pools.rollout]", '[pools.rollout]\npaired_with = "rollout"'),
+            ["pools.rollout.paired_with: names the pool itself; a pair is two pools"],
+        ),
+        (
+            changed(
+                "[pools.rollout]", '[pools.decode]\nrequires_proxy = false\n[pools.rollout]\npaired_with = "decode"'
+            ),
+            [
+                (
+                    "pools.rollout.paired_with: router-a serves one of the two only, and would never be given it; add "
+                    "'decode' to its pools"
+                ),
+            ],
+        ),
+        (
+            changed(
+                "[pools.rollout]",
+                '[pools.a]\nrequires_proxy = false\n[pools.b]\nrequires_proxy = false\npaired_with = "a"\n'
+                '[pools.c]\nrequires_proxy = false\npaired_with = "a"\n[pools.rollout]',
+            ),
+            [
+                "pools.b.paired_with: 'a' or 'b' is paired with 'c', too; a pool has one partner",
+                "pools.c.paired_with: 'a' or 'c' is paired with 'b', too; a pool has one partner",
+            ],
+        ),
+        (
+            changed("[pools.rollout]", '[pools.rollout]\nrequire_weights = false\nmax_lag = 2\nstale = "remove"'),
+            [
+                "pools.rollout.max_lag: has no meaning with require_weights = false",
+                "pools.rollout.stale: has no meaning with require_weights = false",
+            ],
+        ),
+        (
             changed('kind = "sglang"', 'kind = "miles"').replace("[pools.rollout]", '[pools.rollout]\nrole = "decode"'),
             ["pools.rollout.role: 'decode' cannot be told to a proxy of kind 'miles', which serves it"],
         ),

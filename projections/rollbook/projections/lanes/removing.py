@@ -42,14 +42,15 @@ class Removing:
         kept = await self._guard.against(action)
         if kept is not None:
             return RETRY if kept.unjudged else FINISHED
-        if not again:
-            return await self._remove(action, seen)
-        async with self._second_tries:
-            return await self._remove(action, seen)
-
-    async def _remove(self, action: Remove, seen: Seen) -> Outcome:
-        about = About(action.worker, action.incarnation, action.entry.url)
+        # Before anything is waited for: what was let pass unasked must not become a guess meanwhile.
         certain = self._guard.ground(action) is not Ground.INFERRED
+        if not again:
+            return await self._remove(action, seen, certain=certain)
+        async with self._second_tries:
+            return await self._remove(action, seen, certain=certain)
+
+    async def _remove(self, action: Remove, seen: Seen, *, certain: bool) -> Outcome:
+        about = About(action.worker, action.incarnation, action.entry.url)
         drain_seconds = self._drain_seconds(action)
         with contextlib.ExitStack() as changing:
             if drain_seconds is not None:
