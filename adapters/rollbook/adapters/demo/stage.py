@@ -144,9 +144,9 @@ class Stage(ABC):
     async def ended(self) -> Ended:
         """Once the run is over: what Rollbook's own programs have to say. Raises `RollbookError`."""
 
-    async def kill_actor(self, worker: str) -> None:
-        """Have Ray kill it."""
-        raise NotImplementedError
+    def hunter(self, show: Show) -> Hunter:
+        """Who ends lives of workers."""
+        return Hunter(self.find_victim, show.note)
 
     async def run(self) -> Run:
         """Put it up, let it run, take it down. Raises `RollbookError` if a part does not come up, or dies."""
@@ -192,7 +192,7 @@ class Stage(ABC):
     async def _play(self, up: Up, show: Show) -> Run:
         self._step = "waiting for the workers"
         await self._launch(up, show)
-        hunter = Hunter(self._find_victim, show.note, self.kill_actor)
+        hunter = self.hunter(show)
         pace = min(MOST_REQUESTS, REQUESTS_PER_WORKER * len(self.workers))
         traffic = self.traffic = Traffic(self.router.url, pace)
         self._step, self._began = "running", time.time()
@@ -214,7 +214,7 @@ class Stage(ABC):
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5)) as session:
             return await list_router(session, self.router.url)
 
-    async def _find_victim(self, worker: str) -> Victim | None:
+    async def find_victim(self, worker: str) -> Victim | None:
         """The life that the manager knows now."""
         try:
             state = (await self.manager.states([worker], ASK_SECONDS)).get(worker)

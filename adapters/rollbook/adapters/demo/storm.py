@@ -230,8 +230,12 @@ class StormStage(Stage):
         except RollbookError:
             return None
 
-    async def kill_actor(self, worker: str) -> None:
-        """See `Stage`. Raises `ProcessLookupError` if Ray has no such actor."""
+    def hunter(self, show: Show) -> Hunter:
+        """See `Stage`."""
+        return Hunter(self.find_victim, show.note, self._kill_actor)
+
+    async def _kill_actor(self, worker: str) -> None:
+        """Have Ray kill it. Raises `ProcessLookupError` if Ray has no such actor."""
         import ray
 
         def kill() -> None:
