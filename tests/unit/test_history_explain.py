@@ -1,7 +1,7 @@
 """The story of a worker: it ends where the fold ends, and every step names what it came from."""
 
 import pytest
-from support.core import CODEC, POLICY
+from support.core import CODEC, FLEET, POLICY
 from support.histories import NAMES, a_history
 from support.past import Told, told
 
@@ -177,6 +177,25 @@ async def test_a_sibling_of_its_cell_opens_and_closes_its_gate():
     by = events(await story(past))
     assert [e.verdicts[0].wanted for e in by.values()] == [False, True, False]
     assert by[3].about == "rollout-0-1"
+
+
+async def test_the_other_half_of_a_pair_opens_and_closes_its_gate():
+    """Why a newcomer waited although all was well with it: the last worker of the other pool had gone."""
+    pools = {"prefill": PoolPolicy(paired_with="decode"), "decode": PoolPolicy()}
+    router = ProxyPolicy(name="router", pools=("prefill", "decode"))
+    policy = Policy(fleet=FLEET, pools=pools, proxies={"router": router})
+    past = await told([WorkerUp(worker="decode-0-0", incarnation=1), WorkerUp(worker="prefill-0-0", incarnation=1)])
+    await past.say(WorkerUp(worker="prefill-1-0", incarnation=1))
+    for name in ("prefill-0-0", "prefill-1-0"):
+        await past.say(WorkerDown(worker=name, incarnation=1, evidence="exited"))
+    by = events(await story(past, "decode-0-0", policy=policy))
+    shown = {number: (event.about, event.verdicts[0].failed) for number, event in by.items()}
+    assert {number: (about, held and held.gate) for number, (about, held) in shown.items()} == {
+        1: ("decode-0-0", "pair_ready"),
+        2: ("prefill-0-0", None),
+        5: ("prefill-1-0", "pair_ready"),
+    }
+    assert shown[5][1].reason == "no worker of pool 'prefill', which requests need too, could take any there"
 
 
 async def test_a_listing_that_omits_it_is_told_as_what_ended_it():
