@@ -49,10 +49,11 @@ async def pid_of(folder, name, incarnation):
 
 
 async def states(manager, seen):
-    """The states by name, once `seen` is true of them."""
+    """The states by name, in their order, once `seen` is true of them."""
 
     async def look():
-        return {state.name: state for state in await asyncio.to_thread(manager.list_workers, seconds=SECONDS)}
+        found = await asyncio.to_thread(manager.list_workers, seconds=SECONDS)
+        return {state.name: state for state in sorted(found, key=lambda state: state.name)}
 
     return await until(look, seen, SECONDS)
 
@@ -195,7 +196,7 @@ async def test_a_rank_that_dies_ends_its_cell_and_every_rank_is_told_of_all(laun
     commands = [await pid_of(tmp_path, name, 1) for name in (FIRST, SECOND)]
 
     os.kill(commands[1], signal.SIGKILL)
-    later = await states(manager, serving(2, 2, 1))
+    later = await states(manager, serving(1, 2, 2))
     await gone(*commands, found[FIRST].pid, found[SECOND].pid)
     assert later["judge-0-0"] == found["judge-0-0"]
     assert [later[name].addresses for name in (FIRST, SECOND)] == [found[name].addresses for name in (FIRST, SECOND)]
@@ -210,7 +211,7 @@ async def test_a_rank_that_dies_ends_its_cell_and_every_rank_is_told_of_all(laun
     manager_pid = manager.describe(seconds=SECONDS).pid
     os.kill(manager_pid, signal.SIGKILL)
     os.kill(later[SECOND].pid, signal.SIGKILL)
-    last = await states(manager, serving(3, 3, 1))
+    last = await states(manager, serving(1, 3, 3))
     assert last["judge-0-0"].pid == found["judge-0-0"].pid
     assert last[FIRST].pid != later[FIRST].pid
     assert [last[name].cell_incarnation for name in (FIRST, SECOND)] == [3, 3]
@@ -282,7 +283,7 @@ async def test_what_was_stopped_stays_stopped_until_it_is_started(launch, stream
         manager, lambda found: found["rollout-1-0"].stage == "serving" and found[FIRST].stage == "stopped"
     )
     assert found["rollout-1-0"].incarnation == 1
-    assert [state.name for state in manager.wait_until_up(seconds=SECONDS)] == [FIRST, "rollout-1-0"]
+    assert {state.name for state in manager.wait_until_up(seconds=SECONDS)} == {FIRST, "rollout-1-0"}
     assert told(facts_about(stream, FIRST)) == ["Started 1", "Up 1", "Down 1"]
     with pytest.raises(NotStarted, match="the manager has no worker 'rollout-9-0'; launch it"):
         manager.start_cells([FIRST, "rollout-9-0"])

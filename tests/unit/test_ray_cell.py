@@ -241,6 +241,7 @@ DEEDS = st.tuples(
 
 @settings(max_examples=100, deadline=None)
 @example([("wait", 0, 3.0), ("crash", 0, 0.0), ("halt", 0, 0.0)], 1, "manager", 1)
+@example([("lost", 0, 0.3), ("crash", 0, 0.003)], 1, "manager", 28)
 @given(st.lists(DEEDS, max_size=12), st.integers(1, 3), st.sampled_from(["manager", "recoverer"]), st.integers(0, 99))
 def test_no_schedule_of_faults_leaves_half_a_cell(deeds, size, restart, seed):
     @on_virtual_time

@@ -18,7 +18,7 @@ import contextlib
 import random
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import structlog
@@ -29,7 +29,7 @@ from rollbook.adapters.ray.rank import OVER, Over, Rank
 from rollbook.adapters.ray.records import Record
 from rollbook.adapters.ray.seat import Neighbour, Seat, needs
 from rollbook.adapters.ray.spec import WorkerSpec, WorkerState
-from rollbook.events import RecoveryFailed, RecoveryStarted, RollbookError
+from rollbook.events import Evidence, RecoveryFailed, RecoveryStarted, RollbookError
 from rollbook.projections.ending import end
 from rollbook.projections.recovery.ports import NotStarted, Termination
 
@@ -203,13 +203,20 @@ class Keeper:
             self._resting = self.told or record.over == "planned"
             for rank in self.ranks:
                 rank.note(stage="stopped" if record.over == "planned" else "down")
+                if not record.told:
+                    rank.resume(record.incarnations.get(rank.name, 0), record.cell_incarnation)
+            if not record.told:
+                evidence: Evidence = "planned" if record.over == "planned" else "exited"
+                self._say_over(Over("", evidence, "its manager ended while it was ending this"))
+                await self._keep(told=True)
         elif numbers := await self._begun_numbers():
             # Also of those that are there: one that hangs may never say who it is, and its life is over then.
             for rank in self.ranks:
                 rank.resume(numbers.get(rank.name, 0), record.cell_incarnation)
             if not whole:
                 missing = next(name for name, there in found.items() if not there)
-                await self._conclude(Over(missing, "actor_dead", "its process was gone when its manager began"), 0)
+                why = "its process was gone when its manager began"
+                await self._conclude(Over(missing, "actor_dead", why, gone=True), 0)
         if record.over or not whole:
             # What the log was told of as over, or was never told of: it begins anew, or not at all.
             await together({rank.name: rank.end(0) for rank in self.ranks})
@@ -319,11 +326,14 @@ class Keeper:
         planned = over.evidence == "planned"
         self._resting = self._resting or self.told or planned
         self.places = {}
+        ended: Any = {"over": "planned" if planned else "ended", "numbering": False}
+        if not over.gone:
+            # First: the next manager would find all processes, and take for alive what the log was told of as over.
+            await self._keep(**ended, told=False)
         self._say_over(over)
         if attempt and self._served is None and not planned:
             self.ranks[0].scribe.say(RecoveryFailed, attempt=attempt, reason=over.reason)
-        # At once: another manager must not take for alive what the log was told of as over.
-        await self._keep(over="planned" if planned else "ended", numbering=False)
+        await self._keep(**ended, told=True)
         await self._end_processes(over)
         self._ordered = None
         self._gone.set()

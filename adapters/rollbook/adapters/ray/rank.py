@@ -41,13 +41,22 @@ class Over(Exception):
     """The life of a cell is over."""
 
     def __init__(
-        self, worker: str, evidence: Evidence, reason: str, *, orderly: bool = False, kill: bool = False
+        self,
+        worker: str,
+        evidence: Evidence,
+        reason: str,
+        *,
+        gone: bool = False,
+        orderly: bool = False,
+        kill: bool = False,
     ) -> None:
         super().__init__(reason)
         self.worker = worker
         """Whose end it was; empty for the end of all of them at once."""
         self.evidence: Evidence = evidence
         self.reason = reason
+        self.gone = gone
+        """Whether Ray says that its process is gone."""
         self.orderly = orderly
         """Whether its process is ending by itself, and is given the time for it."""
         self.kill = kill
@@ -161,7 +170,7 @@ class Rank:
             except Exception as exc:  # noqa: BLE001 - translated at once
                 error = translated(exc, self._asked, _WATCH_SECONDS)
                 if isinstance(error, ActorGone):
-                    return Over(self.name, "actor_dead", cause_of_death(exc))
+                    return Over(self.name, "actor_dead", cause_of_death(exc), gone=True)
                 _log.debug("manager.watch.broke", worker=self.name, error=str(error))
                 await asyncio.sleep(AGAIN_SECONDS)
             else:
@@ -214,7 +223,7 @@ class Rank:
             try:
                 return await call(method(), until - _now(), self._asked)
             except ActorGone as exc:
-                raise Over(self.name, "actor_dead", str(exc)) from exc
+                raise Over(self.name, "actor_dead", str(exc), gone=True) from exc
             except ActorSilent as exc:
                 if _now() + AGAIN_SECONDS >= until:
                     told = f"no answer within {seconds:g} s, and it is killed: {exc}"

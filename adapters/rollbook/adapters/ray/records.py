@@ -37,7 +37,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     numbering: bool = False
     """Whether the log was being asked for the numbers of a life: then it may have given more than are noted here."""
     over: Literal["", "ended", "planned"] = ""
-    """Whether the log was told that the newest life is over, and whether that was as planned."""
+    """Whether the newest life is over, and whether that was as planned."""
+    told: bool = True
+    """Whether the log was told that it is over."""
 
     @property
     def cell(self) -> str:
