@@ -15,7 +15,6 @@ import msgspec
 from rollbook.events import (
     Codec,
     MessageQuarantined,
-    ProxyFact,
     Recorded,
     RollbookError,
     Undecodable,
@@ -81,7 +80,9 @@ class State(msgspec.Struct, gc=False):
 
     def _fold(self, recorded: Recorded) -> Change:
         fact = recorded.fact
-        if isinstance(fact, ProxyFact):
+        if fact.FAMILY == "worker":
+            return self.roster.apply(recorded)
+        if fact.FAMILY == "proxy":
             return self.ledger.apply(recorded)
         if isinstance(fact, UnknownFact):
             self.unknown[fact.type] = self.unknown.get(fact.type, 0) + 1

@@ -6,8 +6,9 @@ proxy's own listing beats the ledger wherever there is one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -20,6 +21,7 @@ from rollbook.events import (
     ProxyReachable,
     ProxyUnreachable,
     Recorded,
+    Registered,
     Registering,
     RegistrationFact,
     RegistrationFailed,
@@ -182,47 +184,48 @@ def _say(record: ProxyRecord, fact: ProxyFact, recorded: Recorded) -> None:
 
 
 def _register(record: ProxyRecord, fact: RegistrationFact, recorded: Recorded) -> None:
-    lives = record.registrations.setdefault(fact.worker, {})
+    lives = record.registrations.get(fact.worker)
+    if lives is None:
+        lives = record.registrations[fact.worker] = {}
     before = lives.get(fact.incarnation)
-    if isinstance(fact, Deregistered):
+    kind = type(fact)
+    if kind is Deregistered:
         lives.pop(fact.incarnation, None)
         if not lives:
             del record.registrations[fact.worker]
         if before is not None:
             _give_up(record, fact, before, recorded.sequence)
         return
-    lives[fact.incarnation] = _said(fact, before, recorded)
-    if isinstance(fact, Registering):
+    lives[fact.incarnation] = _SAID[kind](fact, before, recorded)
+    if kind is Registering:
         if before is not None and before.url != fact.url:
             _give_up(record, fact, before, recorded.sequence)
         record.ghosts.pop(fact.url, None)
 
 
-def _said(fact: RegistrationFact, before: Registration | None, recorded: Recorded) -> Registration:
-    """What is known of a life after one more word about it."""
-    match fact:
-        case Registering():
-            return _to_be_added(fact, before, recorded)
-        case RegistrationFailed():
-            return _failed(fact, before, recorded)
-        case Deregistering():  # an intent changes nothing by itself
-            told, reason, failures = (
-                Told.DEREGISTERING,
-                shortened(fact.reason),
-                0 if before is None else before.failures,
-            )
-            confirmed = _was_confirmed(fact, before)
-        case _:
-            told, reason, failures, confirmed = Told.REGISTERED, "", 0, True
+def _added(fact: Registered, before: Registration | None, recorded: Recorded) -> Registration:
     return Registration(
-        told,
+        Told.REGISTERED,
         fact.url,
         recorded.sequence,
         recorded.time,
-        reason,
-        failures,
         possible=True,
-        confirmed=confirmed,
+        confirmed=True,
+        haunted=before is not None and before.haunted,
+    )
+
+
+def _to_be_removed(fact: Deregistering, before: Registration | None, recorded: Recorded) -> Registration:
+    """An intent changes nothing by itself."""
+    return Registration(
+        Told.DEREGISTERING,
+        fact.url,
+        recorded.sequence,
+        recorded.time,
+        shortened(fact.reason),
+        0 if before is None else before.failures,
+        possible=True,
+        confirmed=_was_confirmed(fact, before),
         haunted=before is not None and before.haunted,
     )
 
@@ -258,6 +261,15 @@ def _failed(fact: RegistrationFailed, before: Registration | None, recorded: Rec
         confirmed=not (fact.action == "deregister" and may_have_worked) and _was_confirmed(fact, before),
         haunted=(fact.action == "register" and fact.called) or (before is not None and before.haunted),
     )
+
+
+_SAID: Final[dict[type[RegistrationFact], Callable[[Any, Registration | None, Recorded], Registration]]] = {
+    Registering: _to_be_added,
+    Registered: _added,
+    Deregistering: _to_be_removed,
+    RegistrationFailed: _failed,
+}
+"""What is known of a life after one more word about it, given the fact and what was known before."""
 
 
 def _was_confirmed(fact: RegistrationFact, before: Registration | None) -> bool:

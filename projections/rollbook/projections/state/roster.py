@@ -7,6 +7,7 @@ changed, so that only their keys are looked at again, and why a fact was ignored
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -43,6 +44,7 @@ MOST_OBSERVERS: Final = 256
 """Observers whose last listing is remembered; whoever was silent for longest is forgotten first."""
 
 _FLEET: Final = ""
+_RESTARTS: Final = attrgetter("restarts")
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
@@ -132,19 +134,18 @@ class Roster(msgspec.Struct, gc=False):
         self._move(worker, found.phase, recorded)
         worker.mark(fact, recorded.sequence)
         worker.restarts = claims.noted(worker.restarts, recorded)
+        siblings = self.siblings(worker)
         if isinstance(fact, WorkerUp):
-            self._restored(worker)
+            self._restored(siblings)
         if isinstance(fact, RecoveryFailed) and fact.cordoned:
             by = shortened(recorded.source.rpartition("/")[2])
             self.cordons[name] = Decision(by, shortened(fact.reason), recorded.sequence)
-        return Change((*self.siblings(worker), *left))
+        return Change((*siblings, *left) if left else tuple(siblings))
 
-    def _restored(self, worker: Worker) -> None:
+    def _restored(self, cell: Iterable[str]) -> None:
         """A restart is over when all of the cell serve."""
-        ranks = [self.workers[name] for name in self.siblings(worker)]
-        if all(rank.restarts is None for rank in ranks) or any(
-            rank.phase not in {Phase.SERVING, Phase.RETIRED} for rank in ranks
-        ):
+        ranks = [self.workers[name] for name in cell]
+        if not any(map(_RESTARTS, ranks)) or any(rank.phase not in {Phase.SERVING, Phase.RETIRED} for rank in ranks):
             return
         for rank in ranks:
             rank.restarts = claims.restored(rank.restarts, rank.incarnation)
@@ -157,12 +158,13 @@ class Roster(msgspec.Struct, gc=False):
         worker.since_sequence = recorded.sequence
         worker.since_time = recorded.time
         worker.reason = shortened(getattr(recorded.fact, "reason", ""))
+        if phase in LIVE:
+            return
+        worker.suspicion = None
+        worker.suspension = None
         if phase is Phase.DOWN:
             worker.ended = recorded.sequence
-        if phase not in LIVE:
-            worker.suspicion = None
-            worker.suspension = None
-        if phase is Phase.RETIRED:
+        elif phase is Phase.RETIRED:
             self.recent.pop(worker.name, None)
 
     def _place(self, worker: Worker, before: tuple[str | None, str | None] | None) -> Iterable[str]:
@@ -331,8 +333,9 @@ class Roster(msgspec.Struct, gc=False):
         self._enters_cell(worker, line.cell_size, told)
         self._move(worker, target, recorded)
         worker.reason = f"{fact.observer} listed it"
-        self._restored(worker)
-        return self.siblings(worker)
+        siblings = self.siblings(worker)
+        self._restored(siblings)
+        return siblings
 
     def _enters_cell(self, worker: Worker, size: int, cell_incarnation: int | None) -> Iterable[str]:
         """A listing may be the first to say of which life of its cell it is; return whose standing that changes."""

@@ -51,6 +51,7 @@ class Rule(msgspec.Struct, frozen=True, gc=False):
     """Only if the author had seen this life's last Down (`seen` at or beyond it)."""
 
 
+_OLDER, _SAME, _NEWER = Relation.OLDER, Relation.SAME, Relation.NEWER
 _STARTING, _SERVING, _DRAINING = Phase.STARTING, Phase.SERVING, Phase.DRAINING
 _DOWN, _RETIRED, _ABSENT = Phase.DOWN, Phase.RETIRED, Phase.ABSENT
 
@@ -160,16 +161,16 @@ _STALE_RULES: Final = {phase: _ignore(phase, STALE) for phase in Phase}
 
 def rule(phase: Phase, fact: type[Fact], relation: Relation) -> Rule:
     """What a fact of this type does to a worker in this phase."""
-    if relation is Relation.OLDER:
+    if relation is _OLDER:
         return _STALE_RULES[phase]
-    return TABLE[_ABSENT if relation is Relation.NEWER else phase][fact]
+    return TABLE[_ABSENT if relation is _NEWER else phase][fact]
 
 
 def relate(incarnation: int, known: int) -> Relation:
     """How a fact's incarnation stands to the one known."""
     if incarnation == known:
-        return Relation.SAME
-    return Relation.NEWER if incarnation > known else Relation.OLDER
+        return _SAME
+    return _NEWER if incarnation > known else _OLDER
 
 
 def diagram() -> Iterator[str]:
