@@ -257,6 +257,13 @@ def test_a_file_is_read_replayed_and_made_a_log_again(call, a_run, folder, start
     assert len(call("log", "--archive", "run.jsonl.zst").splitlines()) == 5, "another stream, and the same log"
 
 
+def test_a_file_whose_first_state_another_version_kept_is_said_so(call, a_run, monkeypatch):
+    call("export", "part.jsonl.zst", "--since", "4")
+    monkeypatch.setattr("rollbook.projections.state.fold.SCHEMA", 999)
+    said = call("replay", "--from-file", "part.jsonl.zst", code=Exit.FAILED)
+    assert "part.jsonl.zst begins at sequence 4, and holds no state before it that this version reads" in said
+
+
 def test_an_archive_of_another_log_is_not_read_as_this_ones_past(call, a_run, folder, start_nats):
     call("export", "long.jsonl.zst")
     call("export", "run.jsonl.zst", "--until", "2")

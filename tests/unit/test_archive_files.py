@@ -243,6 +243,16 @@ async def test_messages_that_do_not_fold_to_the_state_named_are_refused(archive)
         check_files([ArchiveFile.open(path)], CODEC)
 
 
+async def test_what_the_server_would_not_take_is_found_before_anything_is_written(tmp_path):
+    past = await a_past()
+    await past.garbage(W, b"\xff" * 2_000_000)
+    await save(past, tmp_path / "run.jsonl.zst")
+    files = [ArchiveFile.open(tmp_path / "run.jsonl.zst")]
+    with pytest.raises(ArchiveError, match="sequence 45 has 2000000 bytes, and the server takes messages of 1048576"):
+        check_files(files, CODEC, max_payload=1 << 20)
+    check_files(files, CODEC, max_payload=1 << 22)
+
+
 async def test_an_interrupted_export_leaves_nothing(tmp_path):
     past = await a_past()
     past.log.lose_head(20)

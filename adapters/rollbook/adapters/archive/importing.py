@@ -26,6 +26,8 @@ from rollbook.projections.ports import LogUnavailable, Stored
 from rollbook.projections.state.fold import SCHEMA, State, message_id, restore
 
 EXPECTED_LAST: Final = "Nats-Expected-Last-Sequence"
+_HEADERS: Final = 300
+"""Bytes for all headers of a message."""
 MOST_BYTES: Final = 8 << 20
 """Of one batch."""
 
@@ -48,8 +50,11 @@ class _Id(msgspec.Struct):
 _ids = msgspec.json.Decoder(_Id)
 
 
-def check_files(files: Sequence[ArchiveFile], codec: Codec) -> State:
-    """Read and fold all of it; the state at its end. Raises `DamagedArchive`, before anything is written."""
+def check_files(files: Sequence[ArchiveFile], codec: Codec, *, max_payload: int | None = None) -> State:
+    """Read and fold all of it; the state at its end. `max_payload`: the bytes that a server takes in one message.
+
+    Raises `DamagedArchive`, or `ArchiveError` for what the server would not take, before anything is written.
+    """
     if not files:
         raise ArchiveError(f"there is no archive of fleet {codec.fleet!r} to import")
     state = _start(files[0])
@@ -62,6 +67,11 @@ def check_files(files: Sequence[ArchiveFile], codec: Codec) -> State:
                 end = over.value
                 break
             state.apply(line.stored, codec)
+            if max_payload is not None and len(_kept(line).restored) + _HEADERS > max_payload:
+                raise ArchiveError(
+                    f"{file.path}: sequence {line.stored.sequence} has {len(line.restored)} bytes, and the server takes"
+                    f" messages of {max_payload}. Raise its max_payload. Nothing was written"
+                )
         if end.schema == SCHEMA and end.digest != state.digest():
             raise DamagedArchive(
                 file.path, file.head.last - file.head.first + 3, "its messages do not fold to the state that it names"
@@ -85,7 +95,7 @@ def _start(file: ArchiveFile) -> State:
 async def import_files(client: Client, fleet: str, files: Sequence[ArchiveFile], *, timeout: float = 10.0) -> Imported:
     """Make the log of `fleet`. Raises `DamagedArchive`, `ArchiveError` (the fleet has a log), `LogUnavailable`."""
     codec = Codec(fleet)
-    state = check_files(files, codec)
+    state = check_files(files, codec, max_payload=client.max_payload)
     first, last = files[0].head.first, files[-1].head.last
     log = JetStreamLog(client, fleet, timeout=timeout)
     already = await _prepare(client, fleet, log, first, files, timeout)
@@ -158,11 +168,12 @@ async def _begins_with(log: JetStreamLog, files: Sequence[ArchiveFile], first: i
 def _restored(files: Sequence[ArchiveFile]) -> Iterator[Line]:
     """All messages, as the log is to hold them."""
     for file in files:
-        for line in file.messages():
-            if len(line.restored) > MAX_PAYLOAD:  # with its notes it would be no fact any more
-                yield Line(line.stored, line.stored.payload)
-            else:
-                yield line
+        yield from map(_kept, file.messages())
+
+
+def _kept(line: Line) -> Line:
+    """Without its notes if it would be no fact any more with them."""
+    return line if len(line.restored) <= MAX_PAYLOAD else Line(line.stored, line.stored.payload)
 
 
 def _batches(lines: Iterator[Line]) -> Iterator[list[Line]]:

@@ -16,7 +16,7 @@ from rollbook.adapters.cli.common import ConfigFile, Json, load_client_config, l
 from rollbook.adapters.cli.diff import item_line
 from rollbook.adapters.cli.exits import Exit, UsageError
 from rollbook.adapters.cli.output import Piece, one_line, out_document, say
-from rollbook.adapters.cli.past import Archive, open_past_and_log, said_moment
+from rollbook.adapters.cli.past import Archive, NotHere, open_past_and_log, said_moment
 from rollbook.adapters.settings import Config, ConfigError, Settings
 from rollbook.adapters.settings.decode import decode
 from rollbook.projections.history.moments import NOW, Moment, sequence_of
@@ -24,6 +24,7 @@ from rollbook.projections.history.otherwise import Otherwise, otherwise
 from rollbook.projections.history.replay import Check, Kept, Replayed
 from rollbook.projections.history.replay import replay as replay_past
 from rollbook.projections.policy import Policy
+from rollbook.projections.ports import HistoryHole
 
 if TYPE_CHECKING:
     from rollbook.adapters.bootstrap import Reader
@@ -135,7 +136,13 @@ async def _opened(
     past = ArchivePast.open(from_file, fleet)
     if not past.files:
         raise ArchiveError(f"{from_file} holds no archive of fleet {fleet!r}")
-    yield History(past.files[0].head.fleet, past), None
+    try:
+        yield History(past.files[0].head.fleet, past), None
+    except HistoryHole as exc:
+        raise NotHere(
+            f"{from_file} begins at sequence {past.files[0].head.first}, and holds no state before it that this version"
+            " reads. Fold an archive from its beginning: name the folder of all its files"
+        ) from exc
 
 
 async def _running(reader: Reader, fleet: str) -> list[Kept]:
