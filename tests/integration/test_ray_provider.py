@@ -12,9 +12,10 @@ from support.until import until
 
 from rollbook.adapters.demo.worker import HEADER_INCARNATION
 from rollbook.adapters.proxies.readiness import HttpReadiness
+from rollbook.adapters.ray.border import NAMESPACE
 from rollbook.adapters.ray.provider import RayWorkerProvider
-from rollbook.adapters.ray.spec import Says
-from rollbook.projections.ports import Identity, ProviderUnavailable
+from rollbook.adapters.ray.spec import Says, WorkerState, encode_states
+from rollbook.projections.ports import HostAndPort, Identity, ProviderUnavailable
 
 pytestmark = [pytest.mark.ray, pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -55,6 +56,40 @@ async def test_a_manager_that_hangs_costs_the_deadline_and_not_the_loop(launch, 
             return None
 
     assert await until(look, lambda listed: listed is not None, SECONDS) == []
+
+
+async def test_each_look_up_asks_the_manager_once_and_is_told_what_is_true_then(local_ray, fleet):
+    """I6: counted by the one who is asked."""
+    import ray
+
+    class Counting:
+        def __init__(self):
+            self.asked = 0
+
+        def states(self, names):
+            self.asked += 1
+            addresses = {"primary": HostAndPort("10.0.0.5", self.asked), "rpc": HostAndPort("10.0.0.5", 9000)}
+            return encode_states([WorkerState(name=W, stage="serving", incarnation=1, addresses=addresses)])
+
+        def count(self):
+            return self.asked
+
+    manager = ray.remote(Counting).options(name=f"rollbook-{fleet}", namespace=NAMESPACE, num_cpus=0).remote()
+    try:
+        await manager.count.remote()
+        provider = await RayWorkerProvider.create(fleet, deadline=SECONDS)
+        assert (await provider.get_addr(W)).port == 1
+        assert (await provider.get_addr(W)).port == 2
+        assert await provider.get_addrs(W) == {
+            "primary": HostAndPort("10.0.0.5", 3),
+            "rpc": HostAndPort("10.0.0.5", 9000),
+        }
+        located = await provider.locate([W, "rollout-1-0", W])
+        assert located[W].addresses["primary"].port == 4
+        await provider.list_workers()
+        assert await manager.count.remote() == 5
+    finally:
+        ray.kill(manager)
 
 
 async def test_a_manager_that_is_restarted_is_waited_for_within_the_deadline(launch, fleet):
@@ -106,6 +141,28 @@ async def test_a_process_that_is_not_connected_joins_by_itself(launch, fleet, lo
         asyncio.run(main())
     """
     assert run_python(code, local_ray, fleet).stdout.startswith("127.0.0.2:")
+
+
+def test_ray_is_told_to_be_patient_before_it_is_imported():
+    """What it makes before it joins keeps to what it read at its import, and would end the process after a minute."""
+    code = """
+        import asyncio, os, sys
+        from rollbook.adapters.ray.actors import RayActorsProvider
+        from rollbook.adapters.ray.provider import RayWorkerProvider
+
+        class Watching:
+            def find_spec(self, name, path=None, target=None):
+                if name == "ray":
+                    print(os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s"))
+
+        sys.meta_path.insert(0, Watching())
+        if sys.argv[1] == "ray":
+            asyncio.run(RayWorkerProvider.create("nobody", address="127.0.0.2:1", deadline=5))
+        else:
+            asyncio.run(RayActorsProvider.create("engine-{worker}", address="127.0.0.2:1", deadline=5))
+    """
+    for kind in ("ray", "ray-actors"):
+        assert run_python(code, kind).stdout.splitlines() == [str(10 * 365 * 86400)]
 
 
 def test_without_a_cluster_the_provider_says_so_and_waits_for_one():

@@ -26,7 +26,7 @@ from rollbook.adapters.ray.border import (
 )
 from rollbook.adapters.ray.joining import RayCluster
 from rollbook.adapters.ray.naming import ActorNames
-from rollbook.adapters.ray.provider import DEADLINE
+from rollbook.adapters.ray.provider import DEADLINE, JOIN_SECONDS
 from rollbook.events import RollbookError
 from rollbook.projections.ports import Located, ProviderUnavailable, ProviderWorker
 
@@ -56,6 +56,7 @@ class RayActorsProvider(Locating):
         self._deadline = deadline
         self._threads = RayThread()
         self._cluster = RayCluster(self._threads, namespace or NAMESPACE, address)
+        self._doubtful = False
 
     @classmethod
     async def create(
@@ -74,7 +75,7 @@ class RayActorsProvider(Locating):
         """
         provider = cls(ActorNames(actor, pool), method, namespace, address, deadline)
         try:
-            await provider._cluster.join(deadline)
+            await provider._cluster.join(max(deadline, JOIN_SECONDS))
         except RollbookError as exc:
             _log.warning("provider.ray.not_joined", error=str(exc))
         return provider
@@ -118,6 +119,7 @@ class RayActorsProvider(Locating):
             wanted = {worker: name for name in places if (worker := self._names.worker(name)) is not None}
         there = {worker: name for worker, name in wanted.items() if name in places}
         answers = await asyncio.gather(*(self._ask(name, places[name], until) for name in there.values()))
+        self._doubtful = not answers or any(isinstance(answer, _Unknown) for answer in answers)
         return dict(zip(there, answers, strict=True))
 
     async def _places(self, until: float) -> dict[str, list[str]]:
@@ -126,7 +128,8 @@ class RayActorsProvider(Locating):
 
         try:
             async with asyncio.timeout_at(asyncio.get_running_loop().time() + until - time.monotonic()):
-                await self._cluster.join(until - time.monotonic())
+                await self._cluster.join(until - time.monotonic(), doubtful=self._doubtful)
+                self._doubtful = True
                 listed: list[dict[str, str]] = await aside(
                     self._threads,
                     lambda: ray.util.list_named_actors(all_namespaces=True),
@@ -134,9 +137,11 @@ class RayActorsProvider(Locating):
                     "the list of Ray's named actors",
                 )
         except (ActorGone, ActorSilent, ActorBroken) as exc:
-            raise ProviderUnavailable(f"Ray does not say which actors there are: {exc}") from exc
+            told = await self._cluster.why(exc)
+            raise ProviderUnavailable(f"Ray does not say which actors there are: {told}") from exc
         except TimeoutError as exc:
-            raise ProviderUnavailable(f"no answer from Ray within {self._deadline:g} s") from exc
+            told = await self._cluster.why(TimeoutError(f"no answer from Ray within {self._deadline:g} s"))
+            raise ProviderUnavailable(told) from exc
         places: dict[str, list[str]] = {}
         for one in listed:
             if self._namespace in {None, one["namespace"]}:

@@ -26,6 +26,8 @@ class ManagerClient:
         self.name = name
         self.namespace = namespace or NAMESPACE
         self.threads = RayThread()
+        self.doubtful = False
+        """Whether the last question got no answer."""
 
     async def describe(self, seconds: float) -> Description:
         """What it is."""
@@ -61,7 +63,13 @@ class ManagerClient:
         return await self._ask(lambda handle: handle.stop.remote(reason, seconds / 2), seconds)
 
     async def _ask(self, ask: Callable[[Any], Awaitable[T]], seconds: float) -> T:
-        return await ask_named(self.threads, self.name, self.namespace, ask, seconds)
+        try:
+            answer = await ask_named(self.threads, self.name, self.namespace, ask, seconds)
+        except BaseException:
+            self.doubtful = True
+            raise
+        self.doubtful = False
+        return answer
 
     def _decoded(self, decode: Callable[[], T]) -> T:
         try:

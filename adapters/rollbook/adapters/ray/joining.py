@@ -1,15 +1,20 @@
-"""This process's place in a Ray cluster: joined where it is needed, and left where it was joined.
+"""This process's place in a Ray cluster: joined where it is needed, joined anew after the cluster was, left at the end.
 
 Ray's driver library, left alone, ends the whole process a minute after the cluster's head is gone; a controller must
-outlive that, so where it makes the connection it also tells Ray to go on trying.
+outlive that, so where it makes the connection it also tells Ray to go on trying. A head that comes back without its
+memory is another cluster, of which Ray's library takes no notice: it goes on asking for actors of the former one. So
+whoever got no answer says so at the next `join`, and there it is found out. (While the head is gone, Ray cannot leave
+without ending the process; once another one answers, it can.)
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
-from typing import Final
+import sys
+from typing import Any, Final
 
 import structlog
 
@@ -17,8 +22,16 @@ from rollbook.adapters.ray.border import ActorSilent, RayThread, aside
 
 _PATIENCE: Final = ("RAY_gcs_rpc_server_reconnect_timeout_s", str(10 * 365 * 86400))
 """Ray's own setting: seconds without the cluster's head after which it ends the process (60 if it is not set)."""
+_KNOCK_SECONDS: Final = 0.3
+"""For the head's port to answer, once something else did not."""
+_ASK_SECONDS: Final = 2.0
 
 _log = structlog.get_logger()
+
+
+def be_patient() -> None:
+    """Before Ray is imported for the first time: what it makes before it joins keeps to what it read then."""
+    os.environ.setdefault(*_PATIENCE)
 
 
 class RayCluster:
@@ -29,17 +42,45 @@ class RayCluster:
         self._namespace = namespace
         self._address = address
         self._joined_here = False
+        self._head: str | None = None
 
-    async def join(self, seconds: float) -> None:
+    async def join(self, seconds: float, *, doubtful: bool = False) -> None:
         """Join it if this process has not joined any: whoever called `ray.init` before has chosen already.
 
-        Raises as `aside`.
+        `doubtful` says that the last question got no answer: where this process joined here, it is seen to that the
+        cluster is still the one that was joined. Raises as `aside`.
         """
+        if "ray" not in sys.modules:
+            be_patient()
         import ray
 
         if ray.is_initialized():
-            return
+            self._head = self._head or str(ray.get_runtime_context().gcs_address)
+            if not (doubtful and self._joined_here):
+                return
+            if not await self._answers():
+                raise ActorSilent(self._gone)
         self._joined_here |= await aside(self._threads, self._join, seconds, "the Ray cluster")
+
+    async def why(self, silent: Exception) -> str:
+        """Why there was no answer, for people: that the head is gone, or else what was said."""
+        return str(silent) if self._head is None or await self._answers() else self._gone
+
+    @property
+    def _gone(self) -> str:
+        told = "whether its workers live is unknown, so newcomers wait and nobody is removed"
+        return f"the head of the Ray cluster at {self._head} is gone: nobody answers there; {told}"
+
+    async def _answers(self) -> bool:
+        """Whether somebody listens where the head was. Ray itself must not be asked: its questions would hang."""
+        host, _, port = str(self._head).rpartition(":")
+        try:
+            async with asyncio.timeout(_KNOCK_SECONDS):
+                _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        return True
 
     async def leave(self, seconds: float) -> None:
         """Leave it if it was joined here."""
@@ -55,13 +96,38 @@ class RayCluster:
         import ray
 
         if ray.is_initialized():
-            return False
-        os.environ.setdefault(*_PATIENCE)
+            if not (self._joined_here and self._is_another()):
+                return False
+            _log.warning("provider.ray.cluster_replaced", head=self._head)
+            ray.shutdown()
+        be_patient()
         # Ray has a handler of its own on standard error, and warns of what is meant to be so here: no handler for
         # SIGTERM in this thread, a token where the cluster asks for one.
         logging.getLogger("ray").setLevel(logging.ERROR)
         ray.init(
             address=self._address or "auto", namespace=self._namespace, configure_logging=False, log_to_driver=False
         )
+        self._head = str(ray.get_runtime_context().gcs_address)
         _log.info("provider.ray.joined", address=self._address or "auto")
         return True
+
+    def _is_another(self) -> bool:
+        """Whether the head that answers now has never heard of the node that was joined. As `head_nodes`."""
+        import ray
+
+        nodes = head_nodes(self._head or "")
+        return bool(nodes) and str(ray.get_runtime_context().get_node_id()) not in nodes
+
+
+def head_nodes(head: str, seconds: float = _ASK_SECONDS) -> dict[str, bool]:
+    """Whether each node that the cluster's head at `head` has heard of is alive. Blocks; raises Ray's errors.
+
+    Not `ray.nodes()`: that keeps a connection of its own, which ends the process a minute after the head is gone,
+    however patient Ray was told to be.
+    """
+    from ray import _raylet
+
+    # As in `records`: without a public name, and what Ray's own libraries use.
+    client = vars(_raylet)["GcsClient"](address=head)
+    known: dict[Any, Any] = client.get_all_node_info(timeout=seconds)
+    return {node_id.hex(): info.state == 0 for node_id, info in known.items()}

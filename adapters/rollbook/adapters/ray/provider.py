@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import structlog
 
 from rollbook.adapters.ray.border import ActorBroken, ActorGone, ActorSilent, RayThread, aside, manager_name
 from rollbook.adapters.ray.cells import RayCells
 from rollbook.adapters.ray.client import ManagerClient, addresses, primary
-from rollbook.adapters.ray.joining import RayCluster
+from rollbook.adapters.ray.joining import RayCluster, head_nodes
 from rollbook.adapters.ray.spec import WorkerState
 from rollbook.events import RollbookError
 from rollbook.projections.ports import HostAndPort, Located, ProviderUnavailable, ProviderWorker
 
-DEADLINE: Final = 4.0
-"""Seconds for one look-up: longer than the 1.4-2 s that Ray takes to notice a broken connection and come back, shorter
-than the five that the reconciler gives a call."""
+DEADLINE: Final = 2.5
+"""Seconds for one look-up: longer than the 1.4-2 s that Ray takes to notice a broken connection and come back, and less
+than `reconcile.call_deadline`, or nobody would learn why there was no answer."""
+JOIN_SECONDS: Final = 4.0
+"""For joining the cluster when a provider is made, and for counting its nodes then: nobody waits for an address yet."""
 
 _log = structlog.get_logger()
 
@@ -51,7 +53,7 @@ class RayWorkerProvider:
         """
         provider = cls(ManagerClient(manager or manager_name(fleet), namespace), address, deadline)
         try:
-            await provider._connect()
+            await provider._cluster.join(max(deadline, JOIN_SECONDS))
         except RollbookError as exc:
             _log.warning("provider.ray.not_joined", error=str(exc))
         return provider
@@ -97,21 +99,24 @@ class RayWorkerProvider:
                 await self._connect()
                 return await self._client.states(names, self._deadline)
         except (ActorGone, ActorSilent, ActorBroken) as exc:
-            raise ProviderUnavailable(f"the Ray manager of the workers does not answer: {exc}") from exc
+            told = await self._cluster.why(exc)
+            raise ProviderUnavailable(f"the Ray manager of the workers does not answer: {told}") from exc
         except TimeoutError as exc:
-            raise ProviderUnavailable(f"no answer from Ray within {self._deadline:g} s") from exc
+            told = await self._cluster.why(TimeoutError(f"no answer from Ray within {self._deadline:g} s"))
+            raise ProviderUnavailable(told) from exc
 
     async def _connect(self) -> None:
-        await self._cluster.join(self._deadline)
+        await self._cluster.join(self._deadline, doubtful=self._client.doubtful)
 
 
-async def count_nodes(seconds: float = DEADLINE) -> int:
+async def count_nodes(seconds: float = JOIN_SECONDS) -> int:
     """How many nodes of the cluster are alive; 0 if this process has not joined one, or Ray does not answer."""
     import ray
 
     def count() -> int:
-        nodes: list[dict[str, Any]] = ray.nodes() if ray.is_initialized() else []  # type: ignore[no-untyped-call]
-        return sum(bool(node["Alive"]) for node in nodes)
+        if not ray.is_initialized():
+            return 0
+        return sum(head_nodes(str(ray.get_runtime_context().gcs_address)).values())
 
     try:
         return await aside(RayThread(), count, seconds, "the cluster's nodes")
