@@ -442,6 +442,22 @@ async def test_nothing_is_forgotten_whose_file_was_damaged_since(fleet_log, tmp_
     assert (await _archive(fleet_log, tmp_path, keep=1)).file is not None
 
 
+async def test_nothing_of_a_stream_that_was_made_anew_meanwhile_is_forgotten(fleet_log, tmp_path, monkeypatch):
+    await fleet_log.keep(1500)
+    forget = trimming._forget
+
+    async def made_anew(*arguments):
+        await question(fleet_log.client, f"STREAM.DELETE.{stream_name(fleet_log.name)}", timeout=DEADLINE)
+        await provision(fleet_log.client, fleet_log.name, timeout=DEADLINE)
+        await fleet_log.say(*a_history(20, 100))
+        return await forget(*arguments)
+
+    monkeypatch.setattr(trimming, "_forget", made_anew)
+    with pytest.raises(ArchiveError, match="was deleted and made anew meanwhile"):
+        await _archive(fleet_log, tmp_path, keep=1)
+    assert len(await fleet_log.messages()) == 100
+
+
 async def test_a_second_archiving_at_the_same_time_is_turned_away(fleet_log, tmp_path, monkeypatch):
     whole = await fleet_log.messages()
     await fleet_log.keep(1500, 2500)

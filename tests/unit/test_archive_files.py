@@ -2,6 +2,7 @@
 
 import asyncio
 import resource
+import tracemalloc
 
 import pytest
 import zstandard
@@ -167,6 +168,20 @@ async def test_a_part_of_a_log_of_many_workers_can_be_read_again(tmp_path):
     await save(past, tmp_path / "part.jsonl.zst", 4000, 4000)
     assert len(lines(tmp_path / "part.jsonl.zst")[0]) > 4 << 20
     assert len(check_files([ArchiveFile.open(tmp_path / "part.jsonl.zst")], CODEC).roster.workers) == 4000
+
+
+async def test_a_folder_of_months_holds_no_states_in_memory(tmp_path):
+    past = await told(WorkerSuspected(worker=f"w-{n}-0", incarnation=1, reason=f"{n}" * 100) for n in range(500))
+    await save(past, tmp_path / file_name(FLEET, 1, 459), 1, 459)
+    for n in range(460, 500):
+        await save(past, tmp_path / file_name(FLEET, n, n), n, n)
+    assert len(ArchiveFile.open(tmp_path / file_name(FLEET, 499, 499)).base.body) > 100_000
+    tracemalloc.start()
+    archive = ArchivePast.open(tmp_path, FLEET)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 1_000_000
+    assert (await state_at(archive, CODEC, 480)).digest() == (await state_at(past, CODEC, 480)).digest()
 
 
 # ---------------------------------------------------------------- damage

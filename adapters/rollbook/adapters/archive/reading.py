@@ -30,17 +30,21 @@ class Line(msgspec.Struct, frozen=True, gc=False):
 
 
 class ArchiveFile:
-    """One file. `open` reads its head; nothing is kept open between two readings."""
+    """One file. `open` reads its head; nothing is kept open between two readings.
+
+    Nor is the state before its first message kept, which is as large as the fleet: a folder of months has many files.
+    """
 
     def __init__(self, path: Path, head: Head) -> None:
         self.path = path
-        self.head = head
+        self.head = msgspec.structs.replace(head, base=None)
+        """Without its `base`, which is read when it is asked for."""
+        self._has_base = head.base is not None
 
     @classmethod
     def open(cls, path: Path, fleet: str | None = None) -> ArchiveFile:
         """Read its first line. Raises `ArchiveError` for what is none, or another fleet's."""
-        with _lines(path) as lines:
-            head = _head(path, next(lines, b""))
+        head = _read_head(path)
         if fleet is not None and head.fleet != fleet:
             raise ArchiveError(f"{path} is an archive of fleet {head.fleet!r}, and this is {fleet!r}")
         return cls(path, head)
@@ -48,7 +52,7 @@ class ArchiveFile:
     @property
     def base(self) -> Snapshot | None:
         """The state before its first message, in the form of a snapshot; None for one that begins with the log."""
-        base = self.head.base
+        base = _read_head(self.path).base if self._has_base else None
         if base is None:
             return None
         return Snapshot(self.head.identity, base.schema, base.sequence, "", base.digest, base.body)
@@ -98,6 +102,11 @@ class ArchiveFile:
         if end.check != check:
             raise DamagedArchive(self.path, number, "its last line is not that of these messages")
         return end
+
+
+def _read_head(path: Path) -> Head:
+    with _lines(path) as lines:
+        return _head(path, next(lines, b""))
 
 
 def _head(path: Path, line: bytes) -> Head:

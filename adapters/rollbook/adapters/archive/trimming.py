@@ -64,11 +64,12 @@ async def archive(
     codec = Codec(fleet)
     _make(folder)
     with held(folder / f".{fleet}.lock", f"archiving fleet {fleet!r} into {folder}"):
+        identity = (await live.state()).identity
         cut = await _cut(live, keep)
         begin, _ = await live.ends()
         made = await _save(live, codec, folder, begin, cut, written)
         await _compare(ArchivePast.open(folder, fleet), live, begin, cut - 1)
-        forgotten, kept = await _forget(client, log, codec, cut)
+        forgotten, kept = await _forget(client, log, codec, cut, identity)
     return Archived(cut, made, forgotten, kept)
 
 
@@ -138,10 +139,12 @@ async def _cut(live: LogPast, keep: int) -> int:
     return found[keep - 1]
 
 
-async def _forget(client: Client, log: JetStreamLog, codec: Codec, cut: int) -> tuple[int, int]:
+async def _forget(client: Client, log: JetStreamLog, codec: Codec, cut: int, identity: str) -> tuple[int, int]:
     """Purge what is older than `cut` and not needed; how many messages went, and how many older ones are left."""
     stream = stream_name(codec.fleet)
     info = await _info(client, stream)
+    if info["created"] != identity:
+        raise ArchiveError(f"stream {stream} was deleted and made anew meanwhile: nothing of the new one was forgotten")
     before: int = info["state"]["messages"]
     await _note_cut(client, info, cut)
     subjects = await _older(log, codec, cut)
