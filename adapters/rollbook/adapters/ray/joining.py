@@ -122,8 +122,8 @@ class RayCluster:
 def head_nodes(head: str, seconds: float = _ASK_SECONDS) -> dict[str, bool]:
     """Whether each node that the cluster's head at `head` has heard of is alive. Blocks; raises Ray's errors.
 
-    Not `ray.nodes()`: that keeps a connection of its own, which ends the process a minute after the head is gone,
-    however patient Ray was told to be.
+    Not `ray.nodes()`: asked while the head was gone, it made Ray end the process after a minute, however patient it had
+    been told to be.
     """
     from ray import _raylet
 
