@@ -63,3 +63,25 @@ def test_an_entry_that_should_not_be_there_is_counted_beside_those_that_should()
 def test_many_foreign_entries_are_counted():
     lines = text(fleet(foreign=tuple(f"http://h:{port}" for port in range(1, 1001))))
     assert "http://h:1, http://h:2, http://h:3 and 997 more" in lines[-1]
+
+
+def test_who_waits_for_weights_and_who_lags_behind_is_said_with_the_published_version():
+    taken = fleet()
+    why = {"gate": "weights_current", "reason": "it holds version 1 of the weights; version 2 is published"}
+    waits = RegistrationStatus(proxy="a", state=Standing.PENDING_WEIGHTS, url=None, **why)
+    lags = RegistrationStatus(proxy="b", state=Standing.REGISTERED, url="http://h:1", **why)
+    worker = msgspec.structs.replace(taken.workers[0], registrations=(waits, lags))
+    lines = text(msgspec.structs.replace(taken, workers=(worker,), weights={"rollout": 2}))
+    assert "weights published: rollout 2" in lines
+    assert any("a: pending_weights (weights_current: it holds version 1" in line for line in lines)
+    assert any("b: http://h:1 (weights_current: it holds version 1" in line for line in lines)
+
+
+def test_half_of_a_pair_is_a_line_of_its_own():
+    taken = fleet()
+    proxy = msgspec.structs.replace(taken.proxies[0], unpaired={"decode": "prefill"})
+    lines = text(msgspec.structs.replace(taken, proxies=(proxy,)))
+    assert lines[-1] == (
+        "a: half of a pair: nobody of pool prefill could take requests, so those of decode cannot be used; they stay, "
+        "and no others are added"
+    )
