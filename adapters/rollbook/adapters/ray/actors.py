@@ -130,7 +130,7 @@ class RayActorsProvider(Locating):
             async with asyncio.timeout_at(asyncio.get_running_loop().time() + until - time.monotonic()):
                 await self._cluster.join(until - time.monotonic(), doubtful=self._doubtful)
                 self._doubtful = True
-                listed: list[dict[str, str]] = await aside(
+                listed: list[Any] = await aside(
                     self._threads,
                     lambda: ray.util.list_named_actors(all_namespaces=True),
                     until - time.monotonic(),
