@@ -9,6 +9,7 @@ from datetime import UTC
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from rollbook.adapters.spelling import counted
 from rollbook.events import RollbookError
 from rollbook.events.times import rfc3339
 from rollbook.projections.history.timeline import LABELS, Mark, ProxyRow, Timeline, WorkerRow
@@ -110,7 +111,8 @@ def _figure(picture: Timeline) -> Figure:
         above = plot is plots[0] and len(picture.workers) > _MANY  # the labels below are pages away
         _time_axis(plot, picture, above=above, below=plot is plots[-1])
     figure.suptitle(
-        f"Fleet {picture.fleet}: {len(picture.workers)} workers, {len(picture.proxies)} proxies, sequences "
+        f"Fleet {picture.fleet}: {counted(len(picture.workers), 'worker')}, "
+        f"{counted(len(picture.proxies), 'proxy', 'proxies')}, sequences "
         f"{picture.first} to {picture.last}, {rfc3339(picture.begin)} to {rfc3339(picture.end)}",
         x=0.12,
         y=1 - 0.18 / inches,

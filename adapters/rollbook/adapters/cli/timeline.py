@@ -14,6 +14,7 @@ from rollbook.adapters.cli.output import say
 from rollbook.adapters.cli.past import Archive, Until, open_past, parse_since, parse_until
 from rollbook.adapters.drawing import FORMATS, draw
 from rollbook.adapters.settings import Client
+from rollbook.adapters.spelling import counted
 from rollbook.projections.history.moments import Moment
 from rollbook.projections.history.timeline import Timeline
 
@@ -51,7 +52,8 @@ def timeline(
     start_logs()
     picture = run(_read(client, archive, begin, end))
     draw(picture, output)
-    say(f"rollbook: {output} shows {len(picture.workers)} workers and {len(picture.proxies)} proxies")
+    workers, proxies = counted(len(picture.workers), "worker"), counted(len(picture.proxies), "proxy", "proxies")
+    say(f"rollbook: {output} shows {workers} and {proxies}")
     return Exit.DONE
 
 
