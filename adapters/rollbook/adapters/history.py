@@ -214,7 +214,8 @@ async def _refuse_another_log(older: ArchivePast, live: LogPast, archive: str | 
         )
 
 
-def _moment(when: When) -> Moment:
+def _moment(when: object) -> Moment:
+    """A `When`; in a notebook it may be anything. Raises `NoSuchMoment`."""
     match when:
         case int():
             if when < 0:
