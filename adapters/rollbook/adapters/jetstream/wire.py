@@ -72,6 +72,7 @@ class BulkParser(Parser):
                 subject, sid, reply, before, length = line.groups()
             else:
                 subject, sid, reply, length = line.groups()
+                before = b"0"
             if sid != whose:
                 if take is not None:
                     hand_over(take, run)
