@@ -9,10 +9,13 @@ import pytest
 from support.ray import SECONDS, demo_spec, launched
 from support.until import until
 
+from rollbook.adapters.bootstrap import open_provider
 from rollbook.adapters.clock import SystemClock
 from rollbook.adapters.memory.provider import MemoryProvider
 from rollbook.adapters.ray.actors import RayActorsProvider
 from rollbook.adapters.ray.provider import RayWorkerProvider
+from rollbook.adapters.settings import RayActorsProvider as ActorsSettings
+from rollbook.adapters.settings import Settings
 from rollbook.adapters.static import FileProvider, StaticProvider
 from rollbook.projections.ports import (
     HostAndPort,
@@ -407,6 +410,12 @@ class TestActors:
         assert await actor.asked.remote() == 3
         await provider.list_workers()
         assert await actor.asked.remote() == 4
+
+    async def test_it_is_opened_as_the_settings_say(self, ray_actors_world, tmp_path):
+        chosen = ActorsSettings(actor="engine/{worker}", namespace=ray_actors_world.namespace)
+        async with open_provider(Settings(fleet="f", provider=chosen), tmp_path) as provider:
+            assert isinstance(provider, RayActorsProvider)
+            assert await provider.get_addr(STEADY) == await ray_actors_world.provider.get_addr(STEADY)
 
     async def test_the_addresses_by_name(self, ray_actors_world, start):
         answer = {"primary": ("10.0.0.5", 8000), "disaggregation_bootstrap": "10.0.0.5:8998", "rpc": None}
