@@ -2,12 +2,13 @@
 
 import msgspec
 
-from rollbook.projections.deciding import gates
+from rollbook.projections.deciding import gates, outdated
 from rollbook.projections.lanes.admission import Admission
 from rollbook.projections.lanes.desk import Desk
 from rollbook.projections.log.projector import Projector
 from rollbook.projections.state import roster, transitions
 from rollbook.projections.state.transitions import Relation
+from rollbook.projections.state.worker import Worker
 
 # ---------------------------------------------------------------- the fold
 
@@ -58,6 +59,51 @@ def weights_do_not_matter(patch):
     patch.setattr(gates, "weights", lambda *about: None)
 
 
+def weights_survive_a_restart(patch):
+    """a life is let in for the weights of the one before it"""
+    begin = Worker.begin_life
+
+    def with_weights(self, *about):
+        held, said = self.weights, self.weights_sequence
+        begin(self, *about)
+        self.weights, self.weights_sequence = held, said
+
+    patch.setattr(Worker, "begin_life", with_weights)
+
+
+def what_was_given_up_is_ahead(patch):
+    """a version above the published one is let in whenever it was loaded"""
+    weights = gates.weights
+
+    def blind(book, policy, worker):
+        bar = book.bars.get(worker.pool or "")
+        ahead = bar is not None and worker.weights is not None and worker.weights > bar.version
+        return None if ahead else weights(book, policy, worker)
+
+    patch.setattr(gates, "weights", blind)
+
+
+def all_leave_at_once(patch):
+    """[I4] old weights leave before anybody with new ones is there"""
+    of_pool = outdated._of_pool
+
+    def removed(state, policy, proxy, pool):
+        pools = {name: msgspec.structs.replace(one, stale="remove") for name, one in policy.pools.items()}
+        return of_pool(state, msgspec.structs.replace(policy, pools=pools), proxy, pool)
+
+    patch.setattr(outdated, "_of_pool", removed)
+
+
+def nobody_leaves_for_its_weights(patch):
+    """[I1] old weights stay where they are to be removed"""
+    patch.setattr(outdated, "_of_pool", lambda *about: {})
+
+
+def half_of_a_pair_is_enough(patch):
+    """a worker is let in that nobody can end requests with"""
+    patch.setattr(gates, "pair", lambda *about: None)
+
+
 def readiness_does_not_matter(patch):
     """nobody asks the worker before it is added"""
 
@@ -98,6 +144,11 @@ MUTATIONS = (
     no_second_look,
     half_a_cell_is_enough,
     weights_do_not_matter,
+    weights_survive_a_restart,
+    what_was_given_up_is_ahead,
+    all_leave_at_once,
+    nobody_leaves_for_its_weights,
+    half_of_a_pair_is_enough,
     readiness_does_not_matter,
     nobody_asks_who_answers,
     addresses_are_cached,

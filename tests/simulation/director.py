@@ -7,6 +7,7 @@ old facts when they mean nothing any more; they must change nothing.
 import asyncio
 
 from rollbook.events import (
+    CellDeclared,
     DrainRequested,
     Fact,
     RecoveryFailed,
@@ -60,12 +61,16 @@ class Director:
     async def _begin(self) -> None:
         fleet, rng = self._fleet, self._rng
         self._life += 1
+        if len(self._members) > 1 and rng.random() < 0.5:
+            cell = {"pool": self._head.pool, "cell": self._head.name.split("-")[1], "size": len(self._members)}
+            await fleet.authors["recovery"].publish(CellDeclared(**cell, cell_incarnation=self._life))
         for worker in self._members:
             if worker.alive:
                 fleet.leave(worker, known=True)
             worker.incarnation += 1
             worker.cell_incarnation = self._life if len(self._members) > 1 else None
             worker.alive, worker.serving, worker.suspended, worker.weights = True, False, False, None
+            worker.held, worker.ranks = set(), len(self._members)
             worker.unreported = False
             fleet.place(worker)
             if rng.random() < 0.6:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from simulation.author import Author
 from simulation.director import Director
-from simulation.rules import current
+from simulation.rules import current, paired
 from simulation.watched import identity
 
 from rollbook.events import (
@@ -18,6 +18,7 @@ from rollbook.events import (
     WorkerUp,
 )
 from rollbook.events.subjects import worker_subject
+from rollbook.projections.looking.updating import participants
 from rollbook.projections.ports import HostAndPort, LogState, LogUnavailable, ProviderUnavailable
 
 
@@ -39,6 +40,10 @@ class Worker:
         self.unreported = False
         """It is dead, and nobody said so."""
         self.weights: int | None = None
+        self.held: set[int] = set()
+        """All versions that its present life has held."""
+        self.ranks = 1
+        """Workers of its cell."""
         self.receipts: list[asyncio.Future] = []
         self.lock = asyncio.Lock()
         """Held by whoever says something about its present life that takes several facts."""
@@ -64,7 +69,7 @@ class Fleet:
         if weather.rollouts > 2:
             self._hire("reward-0-0", "reward", 0)
         for number in range(weather.cells):
-            for rank in (0, 1):
+            for rank in range(weather.ranks):
                 self._hire(f"decode-{number}-{rank}", "decode", rank)
         self._free.append("10.0.1.1:9000")
 
@@ -85,6 +90,10 @@ class Fleet:
         alive = worker.incarnation == incarnation and worker.alive and worker.serving
         roster = self._world.witness.journal.follow().roster
         return alive and current(roster, self._world.policy, roster.workers[name])
+
+    def has_a_partner(self, router: str, name: str) -> bool:
+        """Whether requests at `router` that `name` takes can be ended by somebody of the other pool."""
+        return paired(self._world.witness.journal.follow().roster, self._world.policy, router, name)
 
     def answers(self, name: str, incarnation: int) -> bool:
         """Whether a probe of this life's address is answered, as far as anybody can tell by this life."""
@@ -120,11 +129,15 @@ class Fleet:
     async def finish(self) -> None:
         """The last words, after which the log must say what is true."""
         await self.settled()
+        rng = self._world.rng("finish")
+        if rng.random() < 0.5:
+            await self._publish(rng.randint(1, 9))
         published = self._world.witness.journal.follow().roster.bars.get("rollout")
         self.bar = None if published is None else published.version
         if self.bar is not None:
             for worker in self.workers.values():
-                if worker.alive:
+                if worker.alive and rng.random() < 0.7:
+                    worker.weights = None  # who said it last is not known: several did
                     self.load(worker)
         await self.settled()
         if "observer" in self.authors:
@@ -153,6 +166,7 @@ class Fleet:
     def load(self, worker: Worker) -> None:
         if self.bar is not None and worker.weights != self.bar:
             worker.weights = self.bar
+            worker.held.add(self.bar)
             self.say("worker", worker, WeightsLoaded, version=self.bar)
 
     def listen(self, worker: Worker, reason: str | None = None) -> None:
@@ -194,7 +208,7 @@ class Fleet:
 
     def fact(self, worker: Worker, kind: type[Fact], **fields) -> Fact:
         if worker.cell_incarnation is not None:
-            fields |= {"cell_size": 2, "cell_incarnation": worker.cell_incarnation}
+            fields |= {"cell_size": worker.ranks, "cell_incarnation": worker.cell_incarnation}
         return kind(worker=worker.name, incarnation=worker.incarnation, **fields)
 
     def say(self, author: str, worker: Worker, kind: type[Fact], **fields) -> asyncio.Future:
@@ -223,12 +237,32 @@ class Fleet:
     async def _train(self) -> None:
         rng = self._world.rng("trainer")
         while not self._world.stopping:
-            await asyncio.sleep(rng.uniform(2, 20))
-            if rng.random() < 0.5 and not self._world.stopping:
-                version = rng.randint(1, 9)
-                for pool in self._world.policy.pools:
-                    await self.authors["trainer"].publish(WeightsPublished(pool=pool, version=version))
-                self.bar = version
+            await asyncio.sleep(rng.uniform(1, 10))
+            if rng.random() < 0.7 and not self._world.stopping:
+                await self._update(rng, rng.randint(1, 9))
+
+    async def _publish(self, version: int) -> None:
+        for pool in self._world.policy.pools:
+            await self.authors["trainer"].publish(WeightsPublished(pool=pool, version=version))
+        self.bar = version
+
+    async def _update(self, rng, version: int) -> None:
+        """As `weight_update` does it: who restarts meanwhile was not noticed, and is said to have loaded it anyway."""
+        taking_part = participants(self._world.witness.journal.follow().roster, list(self._world.policy.pools))
+        await self._publish(version)
+        self._world.counts["updates"] += 1
+        for name, incarnation in taking_part.items():
+            await asyncio.sleep(rng.choice([0, rng.uniform(0, 1)]))
+            worker = self.workers[name]
+            if rng.random() < 0.3:
+                continue
+            if worker.incarnation == incarnation and worker.alive:
+                worker.weights = version
+                worker.held.add(version)
+            else:
+                self._world.counts["restarted in an update"] += 1
+            said = WeightsLoaded(worker=name, incarnation=incarnation, version=version)
+            worker.receipts.append(self.authors["trainer"].publish(said))
 
     async def _observe(self) -> None:
         rng = self._world.rng("observer")
@@ -248,6 +282,14 @@ class Fleet:
             except LogUnavailable:
                 await asyncio.sleep(0.2)
 
+    def _line(self, line) -> ObservedWorker:
+        """Every other life of a cell of several says of which."""
+        worker = self.workers[line.name]
+        if worker.cell_incarnation is None or worker.incarnation != line.incarnation or worker.incarnation % 2:
+            return ObservedWorker(line.name, line.incarnation, line.serving)
+        cell = {"cell_size": worker.ranks, "cell_incarnation": worker.cell_incarnation}
+        return ObservedWorker(line.name, line.incarnation, line.serving, **cell)
+
     async def _listing(self) -> FleetObserved:
         while True:
             as_of = (await self.ends()).last_sequence
@@ -257,5 +299,5 @@ class Fleet:
             except ProviderUnavailable:
                 await asyncio.sleep(0.5)
                 continue
-            lines = tuple(ObservedWorker(line.name, line.incarnation, line.serving) for line in listed if line.alive)
+            lines = tuple(self._line(line) for line in listed if line.alive)
             return FleetObserved(observer="ray", pools=tuple(self._world.policy.pools), as_of=as_of, workers=lines)

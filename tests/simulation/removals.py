@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections import Counter, defaultdict, deque
 
-from simulation.rules import inferred, planned, wanted
+from simulation.rules import inferred, leaves, planned, wanted
 
 from rollbook.projections.ports import Target
 
@@ -86,11 +86,15 @@ class DrainWatch:
         self._since: dict[tuple[str, str], float] = {}
         self._steps: set[tuple[asyncio.Task, str, str]] = set()
 
-    def drains(self, router, entry, target: Target, roster) -> None:
+    def drains(self, router, entry, target: Target, state) -> None:
         """An entry is about to be drained."""
         self._since.setdefault((router.name, entry.handle), self._world.loop.time())
         self._steps.add((asyncio.current_task(), router.name, entry.handle))
-        if not planned(roster, self._world.policy, router.name, target.worker, target.incarnation):
+        policy, roster = self._world.policy, state.roster
+        old = wanted(roster, policy, router.name, target.worker) == target.incarnation
+        if not planned(roster, policy, router.name, target.worker, target.incarnation) and not (
+            old and leaves(state, policy, router.name, target.worker)
+        ):
             self._world.wrong(f"{router.name}: {target} was drained, and nobody meant it to leave")
 
     def drained_here(self, router, entry) -> bool:

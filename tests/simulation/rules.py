@@ -17,7 +17,12 @@ def _asleep(policy: Policy, worker) -> bool:
 
 
 def _complete(roster: Roster, worker) -> bool:
-    if worker.cell_size <= 1:
+    size, declared = worker.cell_size, roster.declared.get(f"{worker.pool}/{worker.cell}")
+    if declared is not None and declared.cell_incarnation >= (worker.cell_incarnation or 0):
+        size = declared.size
+        if size > 1 and declared.cell_incarnation != worker.cell_incarnation:
+            return False
+    if size <= 1:
         return True
     ranks = {
         other.rank
@@ -25,7 +30,7 @@ def _complete(roster: Roster, worker) -> bool:
         if (other.pool, other.cell, other.cell_incarnation) == (worker.pool, worker.cell, worker.cell_incarnation)
         and other.phase == "serving"
     }
-    return len(ranks) >= worker.cell_size
+    return len(ranks) >= size
 
 
 def current(roster: Roster, policy: Policy, worker) -> bool:
@@ -50,6 +55,48 @@ def wanted(roster: Roster, policy: Policy, router: str, name: str) -> int | None
     return worker.incarnation if _complete(roster, worker) else None
 
 
+def paired(roster: Roster, policy: Policy, router: str, name: str) -> bool:
+    """Whether it has no partner, or somebody of the partner's pool could take requests at `router`."""
+    pool = roster.workers[name].pool
+    partners = {one for one, said in policy.pools.items() if said.paired_with == pool} | {
+        policy.pools[pool].paired_with
+    }
+    partners.discard(None)
+    return not partners or any(
+        _may_be_in(roster, policy, router, one) for one in roster.workers.values() if one.pool in partners
+    )
+
+
+def _may_be_in(roster: Roster, policy: Policy, router: str, worker) -> bool:
+    if wanted(roster, policy, router, worker.name) is None:
+        return False
+    old = worker.pool in roster.bars and worker.began < roster.bars[worker.pool].sequence
+    return current(roster, policy, worker) or (old and policy.pools[worker.pool].stale != "remove")
+
+
+def leaves(state, policy: Policy, router: str, name: str) -> bool:
+    """Whether a worker that belongs in `router` may be removed for its weights: as one of as many as were replaced.
+
+    So many that hold the new version are registered there as have left with an older one, this one included.
+    """
+    roster, worker = state.roster, state.roster.workers[name]
+    stale = policy.pools[worker.pool].stale
+    if stale == "keep" or current(roster, policy, worker):
+        return False
+    if stale == "remove":
+        return True
+    record, new, left = state.ledger.look(router), 0, 1
+    for other in roster.workers.values():
+        if other.pool != worker.pool or wanted(roster, policy, router, other.name) is None:
+            continue
+        told = record.registrations.get(other.name, {}).get(other.incarnation)
+        if current(roster, policy, other):
+            new += told is not None and told.told == "registered"
+        elif other.name != name:
+            left += told is None or told.told == "registering"
+    return left <= new
+
+
 def planned(roster: Roster, policy: Policy, router: str, name: str, incarnation: int) -> bool:
     """Whether somebody meant this life to leave `router`, and nobody thinks that it is dead: it is drained first."""
     worker = roster.workers.get(name)
@@ -69,6 +116,9 @@ def inferred(roster: Roster, policy: Policy, router: str, name: str, incarnation
         return False
     if worker.phase != "serving":
         return worker.evidence not in DIRECT
+    declared = roster.declared.get(f"{worker.pool}/{worker.cell}")
+    if declared is not None and declared.cell_incarnation > (worker.cell_incarnation or 0):
+        return False
     mates = [other for other in roster.workers.values() if (other.pool, other.cell) == (worker.pool, worker.cell)]
     return not any(
         mate.evidence in DIRECT or (mate.cell_incarnation or 0) > (worker.cell_incarnation or 0) for mate in mates

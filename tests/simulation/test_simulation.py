@@ -45,6 +45,7 @@ def test_the_schedules_hold_what_they_are_meant_to_hold():
         "strangers", "second fleet", "foreign removals", "ended by LogUnavailable", "ended by NoneType",
         "outage log", "outage nats", "outage seat", "outage provider", "outage slow provider", "outage refuses",
         "outage stalls", "outage restarts", "outage loses", "outage readiness",
+        "updates", "restarted in an update", "left for weights",
     }  # fmt: skip
     done = batch.run(range(250))
     assert not expected - done.counts.keys()

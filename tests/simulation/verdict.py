@@ -12,7 +12,7 @@
 
 import itertools
 
-from simulation.rules import inferred, wanted
+from simulation.rules import current, inferred, wanted
 
 from rollbook.events import Deregistered, Registered
 from rollbook.projections.state.fold import State
@@ -30,6 +30,7 @@ class Verdict:
 
     def differences(self, state: State) -> list[str]:
         """[I1, I5, I11] what routers list against what the roster wants and the world admits."""
+        self._journal.read()
         return [line for router in self._world.routers.values() for line in self._router(router, state)]
 
     def _router(self, router, state: State) -> list[str]:
@@ -55,7 +56,8 @@ class Verdict:
     def _can_be_added(self, router, state: State, name: str, incarnation: int) -> bool:
         """Nothing keeps it out: it is there, its weights are right, and its URL is nobody's who keeps it."""
         url = self._world.fleet.url_of(name, incarnation)
-        if not self._world.fleet.admissible(name, incarnation):
+        fleet = self._world.fleet
+        if not fleet.admissible(name, incarnation) or not fleet.has_a_partner(router.name, name):
             return False
         if not router.capabilities.list or router.capabilities.remove:
             return url not in self._witness.strangers[router.name]
@@ -73,11 +75,20 @@ class Verdict:
                     found.append(f"[I1] {router.name} lists {entry}, wanted is {expected}")
                 continue
             listed.append(owner.worker)
+            if self._should_have_left(router, state, owner):
+                found.append(f"[I1] {router.name} lists {entry}, whose weights are too old")
             if self._world.fleet.url_of(owner.worker, owner.incarnation) != entry.url:
                 found.append(f"[I1] {router.name} lists {entry}, which is at another address")
             if not entry.in_rotation:
                 found.append(f"[I1] {router.name} keeps {entry} out of rotation")
         return listed, found
+
+    def _should_have_left(self, router, state: State, owner) -> bool:
+        """Its weights are too old, and its pool has such workers removed."""
+        policy, worker = self._world.policy, state.roster.workers[owner.worker]
+        if policy.pools[worker.pool].stale != "remove" or not router.capabilities.remove:
+            return False
+        return not current(state.roster, policy, worker)
 
     def _may_stay(self, router, state: State, owner) -> bool:
         """An entry that nobody wants: the router cannot remove it, or it is withheld, for it answers [I12]."""

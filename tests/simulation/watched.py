@@ -62,6 +62,7 @@ class WatchedReadiness(MemoryReadiness):
         self._world = world
 
     async def check(self, url, path, identity=None):
+        self._world.witness.probed(url, identity, "no answer yet")
         answer = await super().check(url, path, identity)
         self._world.witness.probed(url, identity, answer)
         return answer

@@ -7,6 +7,7 @@ import msgspec
 from simulation.kinds import KINDS, temper
 
 from rollbook.adapters.memory.faults import LogFaults, ProxyFaults
+from rollbook.projections.policy import Stale
 
 
 class RouterWeather(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +52,14 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
     """Mean seconds between two acts of others at the routers, and at the workers' ports; 0 for none."""
     garbage: float = 0.0
     """Mean seconds between two messages that are no facts; 0 for none."""
+    ranks: int = 2
+    """Workers of a cell of several."""
+    stale: Stale = "keep"
+    """What becomes of registered workers whose weights are not good enough any more, in every pool."""
+    lag: int = 0
+    """By how much a version may be lower than the published one."""
+    paired: bool = False
+    """Whether the pools of cells and of single workers are a pair, and every router that serves one serves both."""
 
 
 def _chance(rng: random.Random, most: float) -> float:
@@ -78,6 +87,10 @@ def draw(rng: random.Random) -> Weather:
         operator=rng.choice([0.0, 5.0]),
         blackouts=rng.choice([0.0, 0.0, 8.0]),
         garbage=rng.choice([0.0, 3.0]),
+        ranks=rng.choice([2, 2, 3]),
+        stale=rng.choice(["keep", "replace", "remove"]),
+        lag=rng.choice([0, 0, 2]),
+        paired=rng.random() < 0.4,
     )
 
 

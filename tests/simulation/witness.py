@@ -5,11 +5,11 @@ moment, the messages in the log, and the routers themselves.
 
 - [I2] at every add: the caller's roster wants this life now, and has folded the intent of this call.
 - [I3, I4] at every removal: the roster does not want this life; or its entry is there twice, out of rotation, at an
-  address where it is no more, or in the way of a newer life.
+  address where it is no more, or in the way of a newer life; or its weights are old and it was replaced.
 - [I4] at every add: the entry was not there all along since its registration was written down.
 - [I5] at every call: the log's last word on the entry is its intent.
-- [I6] at every add: the URL is what the provider answered last in this very step; the weights are at the bar; the
-  worker answered this step, as itself.
+- [I6] at every add: the URL is what the provider answered last in this very step; the weights are good enough, and this
+  very life has held them; its pair is there; the worker answered this step, as itself.
 - [I7] at every call and every write: the caller holds the seat, for as long as the call may take (lease.py); in the
   log: only who took a router over last writes there, and epochs go up (journal.py).
 - [I11] at every removal and change of a listing: the entry is ours, or the router is exclusive and it is a stranger's.
@@ -24,7 +24,7 @@ import msgspec
 from simulation.journal import Journal
 from simulation.lease import LeaseWatch
 from simulation.removals import BudgetWatch, DrainWatch
-from simulation.rules import current, wanted
+from simulation.rules import current, leaves, paired, wanted
 
 from rollbook.events import Deregistering, ForeignRemoving, Registered, Registering
 from rollbook.projections.ports import Located, Target
@@ -51,7 +51,7 @@ class Witness:
         self.calls: list[Made] = []
         self.strangers: dict[str, set[str]] = defaultdict(set)
         """Router → URLs that somebody else registered there; only an exclusive router may be asked to remove them."""
-        self._located: dict[tuple[asyncio.Task, str], tuple[Located, bool]] = {}
+        self._located: dict[tuple[asyncio.Task, str], tuple[Located, bool, set[str]]] = {}
         self._probed: dict[tuple[asyncio.Task, str], str] = {}
         self._appeared: dict[tuple[str, str], int] = {}
         """(router, handle) → the log's end when the entry appeared."""
@@ -63,8 +63,10 @@ class Witness:
         """The provider answered a step of a controller; a step is a task."""
         roster = running.controller.projector.state.roster
         worker = roster.workers.get(name)
-        right = worker is None or current(roster, self._world.policy, worker)
-        self._located[asyncio.current_task(), name] = (located, right)
+        policy = self._world.policy
+        right = worker is None or current(roster, policy, worker)
+        pairs = {router for router in policy.proxies if worker is None or paired(roster, policy, router, name)}
+        self._located[asyncio.current_task(), name] = (located, right, pairs)
 
     def probed(self, url: str, identity, answer: str | None) -> None:
         """A worker answered a step of a controller: "" if it is ready and who it should be."""
@@ -112,9 +114,12 @@ class Witness:
             case "add":
                 self._adds(router, running, target, belongs=belongs)
             case "drain":
-                self.drain.drains(router, what, target, roster)
+                self.drain.drains(router, what, target, running.controller.projector.state)
             case _:
-                if belongs and not self._replaced(router, roster, what, target):
+                state = running.controller.projector.state
+                if belongs and leaves(state, world.policy, router.name, target.worker):
+                    world.counts["left for weights"] += 1
+                elif belongs and not self._replaced(router, roster, what, target):
                     world.wrong(f"[I3, I4] {router.name}: {target} was removed, which the roster wants now")
                 if not self.drain.drained_here(router, what) and not self._in_the_way(router, roster, target):
                     probe = self._probed.get((asyncio.current_task(), target.url))
@@ -144,8 +149,16 @@ class Witness:
         if not belongs:
             self._world.wrong(f"[I2] {router.name}: {target} was added, which the roster does not want now")
         self._address(router, target)
+        self._believed(running, router, target)
         if self.lease.holds(running) and router.capabilities.list:
             self._needless(router, target)
+
+    def _believed(self, running, router, target: Target) -> None:
+        """[truth] a life is let in for weights that this very life has held."""
+        worker = self._world.fleet.workers[target.worker]
+        known = running.controller.projector.state.roster.workers[target.worker].weights
+        if worker.incarnation == target.incarnation and known is not None and known not in worker.held:
+            self._world.wrong(f"[truth] {router.name}: {target} was added for weights {known}, it held {worker.held}")
 
     def _foreign(self, router, running, verb: str, entry) -> None:
         """[I11] an entry of somebody else's: only an exclusive router is asked to remove it, with its own intent."""
@@ -204,12 +217,14 @@ class Witness:
 
     def _address(self, router, target: Target) -> None:
         """[I6] the address is the one that the provider gave last in this very step."""
-        located, right = self._located.get((asyncio.current_task(), target.worker), (None, False))
+        located, right, pairs = self._located.get((asyncio.current_task(), target.worker), (None, False, set()))
         if located is None:
             self._world.wrong(f"[I6] {router.name}: {target} was added with an address not asked for in this pass")
         elif target.url != f"http://{located.addresses['primary']}" or located.incarnation != target.incarnation:
             self._world.wrong(f"[I6] {router.name}: {target} was added, the provider's last answer was {located}")
         if not right:
-            self._world.wrong(f"{router.name}: {target} was added, its weights are below the bar")
+            self._world.wrong(f"{router.name}: {target} was added, its weights are not those that were published")
+        if router.name not in pairs:
+            self._world.wrong(f"{router.name}: {target} was added, and is half of a pair")
         if (answer := self._probed.get((asyncio.current_task(), target.url), "it was not asked")) != "":
             self._world.wrong(f"{router.name}: {target} was added, and was not ready in this step: {answer}")

@@ -27,7 +27,7 @@ from rollbook.adapters.memory.snapshots import MemorySnapshots
 from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy, ReconcilePolicy
 
 FLEET = "math-rl"
-POOLS = {"rollout": PoolPolicy(), "decode": PoolPolicy(), "reward": PoolPolicy(deregister_suspended=False)}
+POOLS = ("rollout", "decode", "reward")
 PACES = ReconcilePolicy(
     resync=4.0, call_deadline=2.0, confirm_deadline=4.0, backoff_first=0.2, backoff_most=3.0, removals_in_flight=2
 )
@@ -80,8 +80,11 @@ class World:
     def _policy(self) -> Policy:
         rng = self.rng("policy")
         proxies = {}
+        paired = self.weather.paired and self.weather.cells > 0
         for number, (name, router) in enumerate(zip(self.kinds, self.weather.routers, strict=True)):
-            pools = tuple(POOLS) if number == 0 else tuple(pool for pool in POOLS if rng.random() < 0.7)
+            pools = POOLS if number == 0 else tuple(pool for pool in POOLS if rng.random() < 0.7)
+            if paired and {"rollout", "decode"} & set(pools):
+                pools = tuple(dict.fromkeys([*pools, "rollout", "decode"]))
             proxies[name] = ProxyPolicy(
                 name=name,
                 pools=pools or ("rollout",),
@@ -89,7 +92,13 @@ class World:
                 removal_budget=router.budget,
                 drain_deadline=DRAIN_SECONDS,
             )
-        return Policy(fleet=FLEET, pools=POOLS, proxies=proxies, reconcile=PACES)
+        weights = {"stale": self.weather.stale, "max_lag": self.weather.lag}
+        pools = {
+            "rollout": PoolPolicy(paired_with="decode" if paired else None, **weights),
+            "decode": PoolPolicy(**weights),
+            "reward": PoolPolicy(deregister_suspended=False, **weights),
+        }
+        return Policy(fleet=FLEET, pools=pools, proxies=proxies, reconcile=PACES)
 
     def _router(self, name: str, weather: RouterWeather) -> MemoryProxy:
         kind = KINDS[weather.kind]

@@ -191,7 +191,7 @@ def _check_pairs(proxies: list[dict[str, Any]], pools: dict[str, Any]) -> Iterat
             other = third[0] if third else pairs[partner]
             yield here, f"{partner!r} or {name!r} is paired with {other!r}, too; a pool has one partner"
         for proxy in proxies:
-            served = set(proxy.get("pools") or ())
+            served: set[str] = set(proxy.get("pools") or ())
             if len(served & {name, partner}) == 1:
                 lacking = partner if name in served else name
                 told = proxy.get("name") or "a proxy"
