@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 from support.xtuner import Group, Snapshot, pair
 
 from rollbook.adapters.listeners.provider import FrameworkProvider
-from rollbook.adapters.locating import address
 from rollbook.adapters.listeners.xtuner import require_proxy, workers_by_name, xtuner_provider
+from rollbook.adapters.locating import address
 from rollbook.adapters.settings import ConfigError, ProxySettings, Settings, StaticProvider
 from rollbook.projections.policy import PoolPolicy
 from rollbook.projections.ports import (
@@ -86,6 +86,30 @@ async def test_a_framework_that_hangs_or_fails_is_unknown_and_never_no():
 
     with pytest.raises(ProviderUnavailable, match="the actor is gone"):
         await FrameworkProvider.by_name(broken, list).locate(["w"])
+
+
+@pytest.mark.parametrize("bad", ["nonsense", object(), RuntimeError("its actor hangs")])
+async def test_one_worker_of_which_the_framework_tells_nonsense_hides_no_other(bad):  # I10
+    def get_addr(name):
+        if name == "w":
+            return A
+        if isinstance(bad, Exception):
+            raise bad
+        return bad
+
+    providers = [FrameworkProvider.by_name(get_addr, lambda: ["w", "bad"])]
+    if not isinstance(bad, Exception):
+        providers.append(FrameworkProvider.of_all(lambda: {"w": A, "bad": bad}))
+    for provider in providers:
+        located = await provider.locate(["w", "bad"])
+        assert (located["w"].addresses, located["bad"].addresses) == ({"primary": A}, {})
+        assert located["bad"].alive
+        assert await provider.list_workers() == [
+            ProviderWorker("w", 0, alive=True),
+            ProviderWorker("bad", 0, alive=None, serving=False),
+        ]
+        with pytest.raises(ProviderUnavailable, match="bad"):
+            await provider.get_addr("bad")
 
 
 async def test_a_framework_that_tells_all_at_once_is_asked_once_for_each_look_up():

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Self
+
+import msgspec
 
 from rollbook.adapters.locating import ANY, Locating, named_addresses
 from rollbook.adapters.ray.border import RayThread
@@ -18,12 +19,19 @@ DEADLINE: Final = 2.5
 """Seconds for one look-up; less than `reconcile.call_deadline`."""
 
 
+class _Unknown(msgspec.Struct, frozen=True):
+    """A worker of which the framework did not tell where it is."""
+
+    reason: str
+
+
 class FrameworkProvider(Locating):
     """Asks the framework at every look-up, and caches nothing. Made by `by_name` or `of_all`.
 
     For each worker the framework answers an address, or several by name, of which `primary` takes the requests; None
     for one that is dead or has none yet. An address is a URL, `host:port`, a pair, or anything with `host` and `port`.
-    Its functions may block: they run on a thread, one look-up after the other, for `deadline` seconds at most.
+    Its functions may block: they run on a thread, one look-up after the other, for `deadline` seconds at most. One
+    worker of which it tells nonsense, or whose look-up raises, has no address then, and hides no other.
     """
 
     who = "the framework"
@@ -42,8 +50,12 @@ class FrameworkProvider(Locating):
         def look(wanted: Sequence[str] | None) -> dict[str, Any]:
             found: dict[str, Any] = {}
             for name in names() if wanted is None else wanted:
-                with contextlib.suppress(KeyError):
+                try:
                     found[name] = get_addr(name)
+                except KeyError:
+                    continue
+                except Exception as exc:  # noqa: BLE001 - of this worker nothing is known
+                    found[name] = _Unknown(f"get_addr({name!r}) raised {exc!r}")
             return found
 
         return cls(look, deadline)
@@ -61,18 +73,26 @@ class FrameworkProvider(Locating):
     async def locate(self, names: Iterable[str]) -> dict[str, Located]:
         """All that it knows of `names`; unknown ones are left out. Raises `ProviderUnavailable`."""
         known = await self._ask(list(names))
-        return {name: Located(addresses, ANY) for name, addresses in known.items()}
+        unknown = [one for one in known.values() if isinstance(one, _Unknown)]
+        if unknown and len(unknown) == len(known):
+            raise ProviderUnavailable(f"the framework's look-up failed: {unknown[0].reason}")
+        return {name: Located({} if isinstance(one, _Unknown) else one, ANY) for name, one in known.items()}
 
     async def list_workers(self) -> list[ProviderWorker]:
         """Every worker that it knows; alive are those with an address. Raises `ProviderUnavailable`."""
         known = await self._ask(None)
-        return [ProviderWorker(name, ANY, alive=bool(addresses)) for name, addresses in known.items()]
+        return [
+            ProviderWorker(name, ANY, alive=None, serving=False)
+            if isinstance(one, _Unknown)
+            else ProviderWorker(name, ANY, alive=bool(one))
+            for name, one in known.items()
+        ]
 
-    async def _ask(self, wanted: Sequence[str] | None) -> dict[str, dict[str, HostAndPort]]:
+    async def _ask(self, wanted: Sequence[str] | None) -> dict[str, dict[str, HostAndPort] | _Unknown]:
         """Look on the thread, after the look-ups before; while one hangs, there is no answer."""
 
-        def work() -> dict[str, dict[str, HostAndPort]]:
-            return {name: named_addresses(answer) for name, answer in self._look(wanted).items()}
+        def work() -> dict[str, dict[str, HostAndPort] | _Unknown]:
+            return {name: _read(name, answer) for name, answer in self._look(wanted).items()}
 
         try:
             async with asyncio.timeout(self._deadline):
@@ -81,3 +101,13 @@ class FrameworkProvider(Locating):
             raise ProviderUnavailable(f"no answer from the framework within {self._deadline:g} s") from exc
         except Exception as exc:
             raise ProviderUnavailable(f"the framework's look-up failed: {exc!r}") from exc
+
+
+def _read(name: str, answer: Any) -> dict[str, HostAndPort] | _Unknown:
+    """What the framework answered for one worker."""
+    if isinstance(answer, _Unknown):
+        return answer
+    try:
+        return named_addresses(answer)
+    except Exception as exc:  # noqa: BLE001 - it may be any object
+        return _Unknown(f"what it tells of {name!r} is no address: {exc!r}")
