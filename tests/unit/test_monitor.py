@@ -255,6 +255,27 @@ async def test_what_cannot_be_asked_is_unknown_and_never_dead():
         assert [event for event, _ in fleet.told if event == "monitor.unknown"] == ["monitor.unknown"] * 2
 
 
+@pytest.mark.parametrize("broken", [RuntimeError("a defect"), None])
+@on_virtual_time
+async def test_a_provider_that_breaks_or_answers_nonsense_ends_no_monitor(broken):  # I10
+    async with scene() as fleet:
+        await fleet.up()
+        await fleet.until(lambda: fleet.asked)
+        whole = fleet.provider.locate
+
+        async def locate(_):
+            if broken is not None:
+                raise broken
+
+        fleet.provider.locate = locate
+        fleet.answers[W] = FAILING
+        await fleet.until(lambda: fleet.told[-1][0] == "monitor.unknown")
+        await asyncio.sleep(20)
+        assert fleet.said() == []
+        fleet.provider.locate = whole
+        await fleet.until(lambda: fleet.worker.phase is Phase.DOWN)
+
+
 @on_virtual_time
 async def test_an_outage_of_the_log_delays_a_verdict_and_loses_none():
     async with scene() as fleet:

@@ -195,11 +195,13 @@ class Monitor:
         """Where they are; None if the provider cannot say, which says nothing about any worker."""
         try:
             async with asyncio.timeout(LOCATE_SECONDS):
-                located = await self._provider.locate(names)
+                located = dict(await self._provider.locate(names))
         except TimeoutError:
             self._note("", f"the provider gave no answer within {LOCATE_SECONDS:g} s")
         except ProviderError as exc:
             self._note("", str(exc))
+        except Exception as exc:  # noqa: BLE001 - a provider is anybody's code
+            self._note("", f"the provider failed: {type(exc).__name__}: {exc}"[:LONGEST_REASON])
         else:
             self._note("", None)
             return located

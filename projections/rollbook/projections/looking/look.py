@@ -97,6 +97,8 @@ class Look:
             self._notes.append("the provider gave no answer in time; addresses are unknown")
         except ProviderError as exc:
             self._notes.append(f"addresses are unknown: {exc}")
+        except Exception as exc:  # noqa: BLE001 - a provider is anybody's code
+            self._notes.append(f"addresses are unknown: the provider failed: {type(exc).__name__}: {exc}")
         return {}
 
     async def _list(self, name: str) -> Listing | str:
