@@ -306,6 +306,42 @@ async def test_a_manager_that_does_not_answer_costs_an_attempt_and_no_worker():
     assert scene.worker().incarnation == 2
 
 
+@pytest.mark.parametrize("call", ["start_cell", "terminate"])
+@on_virtual_time
+async def test_a_manager_with_a_defect_costs_an_attempt_and_not_the_recoverer(call):  # I10
+    scene = Scene()
+    await scene.up()
+    scene.recover("a")
+
+    async def broken(*_):
+        raise RuntimeError("a defect")
+
+    setattr(scene.manager, call, broken)
+    await scene.manager.kill(W)
+    await scene.until(lambda: len(scene.facts(RecoveryFailed)) == 2)
+    assert "RuntimeError: a defect" in scene.facts(RecoveryFailed)[0].fact.reason
+    delattr(scene.manager, call)
+    await scene.until(scene.well)
+
+
+@on_virtual_time
+async def test_a_manager_that_hangs_for_ever_holds_no_cell_for_ever():
+    """Also where it hangs in the clean-up: the claim is let go of, and the cell is tried again."""
+    scene = Scene()
+    await scene.up()
+    await scene.lead()
+    scene.recover("a")
+
+    async def hanging(*_):
+        await asyncio.Event().wait()
+
+    scene.manager.terminate = hanging
+    await scene.manager.kill(W)
+    await scene.until(lambda: len(scene.facts(RecoveryStarted)) == 2, 200)
+    del scene.manager.terminate
+    await scene.until(scene.well)
+
+
 @on_virtual_time
 async def test_a_run_that_ends_in_the_middle_is_left_alone():
     scene = Scene()

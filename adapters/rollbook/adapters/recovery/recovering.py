@@ -22,7 +22,9 @@ from rollbook.projections.recovery.ports import WorkerManager
 from rollbook.projections.recovery.recoverer import Recovered, Recoverer
 
 _log = structlog.get_logger("rollbook")
-_BAD: Final = frozenset({"recovery.failed", "recovery.gave_up", "recovery.claim_lost", "recovery.not_claimed"})
+_BAD: Final = frozenset(
+    {"recovery.failed", "recovery.gave_up", "recovery.claim_lost", "recovery.not_claimed", "recovery.not_cleaned"}
+)
 
 
 class RecoveryMisconfigured(RollbookError):

@@ -163,7 +163,7 @@ class Recoverer:
             self._tell("recovery.claim_lost", **about, by=self._holder(due.first))
             return
         self._tell("recovery.failed", **about, reason=wrong)
-        await self._clean_up(due, claim)
+        await self._clean_up(due, claim, policy.claim * CLEANING_PART)
         await self._fail(due.first, claim, wrong)
 
     async def _replace(self, due: Due, claim: int, policy: RecoveryPolicy, until: float) -> str | None:
@@ -181,10 +181,14 @@ class Recoverer:
                 self._require(due.first, claim)
                 await self._manager.start_cell(due.names)
                 return await self._come_up(due, claim, former)
+        except _Lost:
+            raise
         except ManagerError as exc:
             return str(exc)
         except TimeoutError:
             return f"it was not up within {policy.claim * (1 - CLEANING_PART):g} s"
+        except Exception as exc:  # noqa: BLE001 - a manager is anybody's code: one cell waits for it, not the fleet
+            return f"the manager failed: {type(exc).__name__}: {exc}"
 
     async def _come_up(self, due: Due, claim: int, former: Mapping[str, int]) -> str | None:
         """Wait until all ranks serve, with which the claim ends. Raises `_Lost` if it ends otherwise."""
@@ -200,13 +204,20 @@ class Recoverer:
                     return f"{one.name} went down in life {one.incarnation}: {one.reason or one.evidence}"
             await self._clock.sleep(LOOK_SECONDS)
 
-    async def _clean_up(self, due: Due, claim: int) -> None:
-        """End what a half restart left, so that the next one finds names, ports and GPUs free."""
-        for name, incarnation in self._lives(due).items():
-            if not self._mine(due.first, claim):
-                return
-            with contextlib.suppress(ManagerError):
-                await self._manager.terminate(name, incarnation)
+    async def _clean_up(self, due: Due, claim: int, seconds: float) -> None:
+        """End what a half restart left, so that the next one finds names, ports and GPUs free.
+
+        What cannot be ended within `seconds` is left to the next restart, which begins with it.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                for name, incarnation in self._lives(due).items():
+                    if not self._mine(due.first, claim):
+                        return
+                    try:
+                        await self._manager.terminate(name, incarnation)
+                    except Exception as exc:  # noqa: BLE001 - as above
+                        self._tell("recovery.not_cleaned", worker=name, incarnation=incarnation, reason=str(exc))
 
     async def _fail(self, first: str, claim: int, reason: str) -> None:
         """Let go of the claim, unless somebody else has ended it."""
