@@ -122,8 +122,8 @@ class RayCluster:
 def head_nodes(head: str, seconds: float = _ASK_SECONDS) -> dict[str, bool]:
     """Whether each node that the cluster's head at `head` has heard of is alive. Blocks; raises Ray's errors.
 
-    Not `ray.nodes()`: asked while the head was gone, it made Ray end the process after a minute, however patient it had
-    been told to be.
+    Not `ray.nodes()`: it asks through the connection that was made when this process joined, which waits while the head
+    is gone, and Ray was once seen to say then that it would end the process.
     """
     from ray import _raylet
 
