@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import resource
+from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
@@ -20,6 +21,20 @@ async def probes():
     made = HttpProbes()
     yield made
     await made.close()
+
+
+@asynccontextmanager
+async def served(talk):
+    """A server that answers every POST as `talk` does."""
+    app = web.Application()
+    app.router.add_post("/{path:.*}", talk)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
 
 
 def subject(url, *, deep=False, identity=None):
@@ -128,7 +143,7 @@ async def test_one_token_of_the_first_model_is_generated(ask):
 
     async def completions(request):
         asked.append(await request.json())
-        return web.json_response({"choices": []})
+        return web.json_response({"choices": [{"text": "2"}]})
 
     app = web.Application()
     app.router.add_get("/v1/models", models)
@@ -144,3 +159,38 @@ async def test_one_token_of_the_first_model_is_generated(ask):
     finally:
         await runner.cleanup()
     assert [(one["model"], one["max_tokens"]) for one in asked] == [("qwen", 1), ("own", 1)]
+
+
+@pytest.mark.parametrize("deep", ["sglang", "openai"])
+@pytest.mark.parametrize(
+    "answer", [b"", b"{}", b'{"error": "the scheduler died"}', b'{"choices": []}', b"<html>", b"\xff"]
+)
+async def test_an_engine_that_answers_200_with_no_token_is_not_well(ask, deep, answer):
+    async def talk(_):
+        return web.Response(body=answer)
+
+    async with served(talk) as url:
+        finding = await ask(url, deep=True, policy=HealthPolicy(deep=deep), model="qwen")
+    assert finding.outcome is Outcome.UNHEALTHY
+    assert "answered 200 and generated nothing" in finding.reason
+
+
+@pytest.mark.parametrize("deep", ["sglang", "openai"])
+@pytest.mark.parametrize(("breaks", "outcome"), [(False, Outcome.OK), (True, Outcome.UNHEALTHY)])
+async def test_a_token_that_comes_in_pieces_or_breaks_off(ask, deep, breaks, outcome):
+    whole = b'{"text": "2", "choices": [{"text": "2"}]}'
+
+    async def talk(request):
+        response = web.StreamResponse()
+        response.content_length = len(whole)
+        await response.prepare(request)
+        await response.write(whole[:9])
+        if breaks:
+            request.transport.close()
+        else:
+            await asyncio.sleep(0.05)
+            await response.write(whole[9:])
+        return response
+
+    async with served(talk) as url:
+        assert (await ask(url, deep=True, policy=HealthPolicy(deep=deep), model="qwen")).outcome is outcome

@@ -27,8 +27,8 @@ _OURS: Final = frozenset(
 )
 """Errors of connecting that are about this machine and not about the other."""
 _NO_WAY: Final = frozenset({errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ETIMEDOUT})
-_MODELS: Final = 1 << 20
-"""Bytes of a listing of models."""
+_MOST: Final = 1 << 20
+"""Bytes of an answer that are read."""
 
 
 class HttpProbes:
@@ -86,7 +86,8 @@ class HttpCheck:
             path, body = await self._question(session, subject)
             asked = f"POST {subject.url}{path}"
             async with session.post(subject.url + path, json=body, allow_redirects=False) as response:
-                return _finding(asked, response, subject)
+                finding = _finding(asked, response, subject)
+                return finding if finding != OK else self._token(asked, await _body(response))
         except aiohttp.ClientConnectorError as exc:
             return Finding(_unconnected(exc), f"{asked} failed: {in_words(exc)}")
         except TimeoutError:
@@ -101,6 +102,35 @@ class HttpCheck:
         model = self._model or await _first_model(session, subject.url)
         return "/v1/completions", {"model": model, "prompt": "1", "max_tokens": 1, "temperature": 0}
 
+    def _token(self, asked: str, body: bytes) -> Finding:
+        """Whether a token was generated. An engine that died behind its server may answer 200 with nothing in it."""
+        try:
+            there = _generated(body) if self._deep == "sglang" else _completed(body)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            there = False
+        if there:
+            return OK
+        said = body[:100].decode(errors="replace")
+        return Finding(Outcome.UNHEALTHY, f"{asked} answered 200 and generated nothing: {said!r}")
+
+
+class _Generated(msgspec.Struct):
+    text: str | None = None
+    output_ids: list[int] | None = None
+
+
+class _Completed(msgspec.Struct):
+    choices: list[msgspec.Raw]
+
+
+def _generated(body: bytes) -> bool:
+    answer = msgspec.json.decode(body, type=_Generated)
+    return answer.text is not None or bool(answer.output_ids)
+
+
+def _completed(body: bytes) -> bool:
+    return bool(msgspec.json.decode(body, type=_Completed).choices)
+
 
 class _Model(msgspec.Struct):
     id: str
@@ -113,11 +143,19 @@ class _Models(msgspec.Struct):
 async def _first_model(session: ClientSession, url: str) -> str:
     """The model that a server offers first. Raises `ValueError` if it offers none."""
     async with session.get(f"{url}/v1/models", allow_redirects=False) as response:
-        body = await response.content.read(_MODELS)
+        body = await _body(response)
     try:
         return msgspec.json.decode(body, type=_Models).data[0].id
     except (msgspec.MsgspecError, UnicodeDecodeError, IndexError) as exc:
         raise ValueError("/v1/models names no model") from exc
+
+
+async def _body(response: ClientResponse) -> bytes:
+    """All of an answer, up to a bound: `read` alone returns the first piece that came."""
+    pieces = bytearray()
+    while len(pieces) < _MOST and (piece := await response.content.read(_MOST - len(pieces))):
+        pieces += piece
+    return bytes(pieces)
 
 
 def _session(*, force_close: bool) -> ClientSession:
