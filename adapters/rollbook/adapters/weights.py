@@ -33,6 +33,7 @@ from rollbook.events import (
     WorkerSuspended,
     validate_name,
 )
+from rollbook.events.facts.base import MAX_INTEGER
 from rollbook.events.times import rfc3339
 from rollbook.projections.looking.updating import Updated, ended, participants
 from rollbook.projections.ports import LogUnavailable
@@ -47,8 +48,8 @@ class WeightUpdate:
     """Made by `weight_update`, and entered when the update begins, with `with` or `async with`.
 
     Entering reads who is there, says that they sleep (with `suspend`) and that the version is published, and returns
-    when all that is in the log. Leaving wakes whoever still sleeps and reads who is ready; after an error in the block
-    it wakes them and lets the error pass. Both raise `LogUnavailable` when the log does not answer in time; what was
+    when all that is in the log. Leaving wakes whoever still sleeps and reads who is ready; after an error in the block,
+    or at the beginning, it wakes them and lets the error pass. Both raise `LogUnavailable` when the log does not answer in time; what was
     said by then stays in the publisher's outbox and is sent, so that only `outcome` is not known.
     """
 
@@ -105,18 +106,22 @@ class WeightUpdate:
         return asyncio.run(waiting)
 
     async def _begin(self) -> Self:
-        async with self._in_time("who is there"):
-            self.workers = MappingProxyType(participants((await self._state()).roster, self._pools))
-            if self._suspend is not None:
-                until = rfc3339(time.time() + self._suspend)
-                for name, incarnation in self.workers.items():
-                    reason = f"weights {self.version} are being loaded"
-                    self._say(WorkerSuspended(worker=name, incarnation=incarnation, reason=reason, until=until))
-                    self._asleep.add(name)
-            # Before anybody loads it: who restarts from now on is held back until it has said what it holds.
-            for pool in self._pools:
-                self._say(WeightsPublished(pool=pool, version=self.version))
-            await self._stored()
+        try:
+            async with self._in_time("who is there"):
+                self.workers = MappingProxyType(participants((await self._state()).roster, self._pools))
+                if self._suspend is not None:
+                    until = rfc3339(time.time() + self._suspend)
+                    for name, incarnation in self.workers.items():
+                        reason = f"weights {self.version} are being loaded"
+                        self._say(WorkerSuspended(worker=name, incarnation=incarnation, reason=reason, until=until))
+                        self._asleep.add(name)
+                # Before anybody loads it: who restarts from now on is held back until it has said what it holds.
+                for pool in self._pools:
+                    self._say(WeightsPublished(pool=pool, version=self.version))
+                await self._stored()
+        except BaseException as exc:
+            self._wake_all(type(exc))  # nobody gets to the end of a block that was not entered
+            raise
         return self
 
     async def _end(self) -> Self:
@@ -171,14 +176,15 @@ def weight_update(
     trainer dies meanwhile, at most a week. Without it they go on taking requests. `timeout` is in seconds, for the log
     to answer at the beginning and at the end.
 
-    Raises `InvalidName`, and `PublisherMisconfigured` if there is no pool or `suspend` is no time.
+    Raises `InvalidName`, and `PublisherMisconfigured` if there is no pool, `version` is no whole number, or `suspend` is
+    no time.
     """
     if not pools:
         raise PublisherMisconfigured('name at least one pool, as in weight_update(publisher, "rollout", version=7)')
     for pool in pools:
         validate_name("pool", pool)
+    if type(version) is not int or abs(version) > MAX_INTEGER:
+        raise PublisherMisconfigured(f"version is {version!r}; give a whole number, such as the training step")
     if suspend is not None and not 0 < suspend <= LONGEST_TTL:
-        raise PublisherMisconfigured(
-            f"suspend is {suspend}; give seconds, above 0 and at most {LONGEST_TTL:g}"
-        )
+        raise PublisherMisconfigured(f"suspend is {suspend}; give seconds, above 0 and at most {LONGEST_TTL:g}")
     return WeightUpdate(publisher, pools, version, suspend, timeout)
