@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from support.nats import DEADLINE
 from support.process import run_python
@@ -144,11 +146,25 @@ async def test_what_cannot_be_an_update_begins_none(publisher, stream):
         (lambda: weight_update(publisher, version=1), PublisherMisconfigured),
         (lambda: weight_update(publisher, "rollout", version=1, suspend=0), PublisherMisconfigured),
         (lambda: weight_update(publisher, "no pool", version=1), InvalidName),
+        (lambda: weight_update(publisher, "rollout", version="7", suspend=60), PublisherMisconfigured),
+        (lambda: weight_update(publisher, "rollout", version=7.5, suspend=60), PublisherMisconfigured),
+        (lambda: weight_update(publisher, "rollout", version=2**60, suspend=60), PublisherMisconfigured),
         (lambda: weight_update(publisher, "rollout", version=1).__enter__(), WouldBlock),
     ):
         with pytest.raises(error):
             wrong()
     assert said(stream, WeightsPublished) == []
+
+
+async def test_an_update_that_cannot_begin_leaves_nobody_asleep(publisher, stream):
+    """Its caller never gets to the end of its block, which would wake them."""
+    update = weight_update(publisher, "rollout", version=7, suspend=60, timeout=3)
+    update._stored = asyncio.Event().wait  # what it said is still in the outbox when its time is over
+    with pytest.raises(LogUnavailable, match="has not said who is there within"):
+        await update.__aenter__()
+    await publisher.aflush(DEADLINE)
+    assert [one.worker for one in said(stream, WorkerResumed)] == [one.worker for one in said(stream, WorkerSuspended)]
+    assert len(said(stream, WorkerResumed)) == 2
 
 
 def test_a_log_that_does_not_answer_in_time_is_said(publisher):

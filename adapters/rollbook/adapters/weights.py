@@ -47,10 +47,11 @@ TIMEOUT: Final = 30.0
 class WeightUpdate:
     """Made by `weight_update`, and entered when the update begins, with `with` or `async with`.
 
-    Entering reads who is there, says that they sleep (with `suspend`) and that the version is published, and returns
-    when all that is in the log. Leaving wakes whoever still sleeps and reads who is ready; after an error in the block,
-    or at the beginning, it wakes them and lets the error pass. Both raise `LogUnavailable` when the log does not answer in time; what was
-    said by then stays in the publisher's outbox and is sent, so that only `outcome` is not known.
+    Entering reads who is there, says that they sleep (with `suspend`) and that the version is published, and
+    returns when all that is in the log. Leaving wakes whoever still sleeps and reads who is ready; after an error
+    in the block, or at the beginning, it wakes them and lets the error pass. Both raise `LogUnavailable` when the
+    log does not answer in time; what was said by then stays in the publisher's outbox and is sent, so that only
+    `outcome` is not known.
     """
 
     def __init__(
@@ -176,8 +177,8 @@ def weight_update(
     trainer dies meanwhile, at most a week. Without it they go on taking requests. `timeout` is in seconds, for the log
     to answer at the beginning and at the end.
 
-    Raises `InvalidName`, and `PublisherMisconfigured` if there is no pool, `version` is no whole number, or `suspend` is
-    no time.
+    Raises `InvalidName`, and `PublisherMisconfigured` if there is no pool, `version` is no whole number, or `suspend`
+    is no time.
     """
     if not pools:
         raise PublisherMisconfigured('name at least one pool, as in weight_update(publisher, "rollout", version=7)')
