@@ -15,6 +15,8 @@ from rollbook.projections.log.projector import Projector
 from rollbook.projections.policy import RecoveryPolicy
 from rollbook.projections.recovery.due import decide
 from rollbook.projections.recovery.planned import NothingToStop, stop_as_planned
+from rollbook.projections.recovery.ports import ManagerUnavailable
+from rollbook.projections.state.worker import Phase
 
 
 class Stopping(Fleet):
@@ -87,6 +89,23 @@ async def test_what_is_down_or_unknown():
         again = await fleet.stop_worker()
         assert (again.left, again.ended_before) == ({}, {})
         assert fleet.order(WorkerDraining) == [WorkerDraining]
+
+
+@pytest.mark.parametrize("wrong", ["away", "unknown"])
+@on_virtual_time
+async def test_whose_processes_nobody_can_end_goes_on_serving(wrong):
+    """Otherwise it would be drained and taken out of every proxy, and run on."""
+    fleet = Stopping()
+    async with fleet.ready():
+        if wrong == "away":
+            fleet.manager.available = False
+        else:
+            fleet.manager = MemoryWorkerManager(fleet.clock, fleet._publish, ["other-0-0"])
+        with pytest.raises(ManagerUnavailable if wrong == "away" else NothingToStop):
+            await fleet.stop_worker()
+        await fleet.projector.caught_up()
+        assert fleet.order(WorkerDraining, Deregistered, WorkerDown) == []
+        assert fleet.projector.state.roster.workers[W].phase is Phase.SERVING
 
 
 @on_virtual_time

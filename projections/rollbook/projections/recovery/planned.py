@@ -6,6 +6,7 @@ A worker that ends before the routers have let go of it fails the requests that 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -26,7 +27,7 @@ _LASTING: Final = frozenset(DIRECT_EVIDENCE) - {"planned"}
 
 
 class NothingToStop(RollbookError):
-    """There is no such worker, or its whole cell has retired."""
+    """There is no such worker, its whole cell has retired, or its manager does not know it."""
 
 
 class Stopped(msgspec.Struct, frozen=True):
@@ -52,8 +53,9 @@ async def stop_as_planned(
 ) -> Stopped:
     """Stop the cell of `worker`; `projector` must be running. `deadline` (seconds) bounds the wait for the proxies.
 
-    It stays down: recoverers leave alone what was stopped as planned, unless some of it had ended before. Raises
-    `NothingToStop`, `ManagerError`, or `LogUnavailable`, after which it may be draining.
+    It stays down: recoverers leave alone what was stopped as planned, unless some of it had ended before. The manager
+    is asked first whether it has all of the cell. Raises `NothingToStop`, `ManagerError`, or `LogUnavailable`; where
+    one of the last two comes later than that, it may be draining.
     """
     await projector.caught_up()
     found = projector.state.roster.workers.get(worker)
@@ -63,6 +65,7 @@ async def stop_as_planned(
     if not cell:
         raise NothingToStop(f"worker {worker!r} has retired, and nothing of its cell is left")
     ranks = {one.name: one.incarnation for one in cell}
+    await _require_managed(ranks, manager)
     ended = {one.name: _how(one) for one in cell if one.phase is Phase.DOWN and one.evidence in _LASTING}
     for name in ranks:
         await _drain(name, reason, deadline, projector, verdicts)
@@ -75,6 +78,16 @@ async def stop_as_planned(
         left = _left(ranks, projector)
     await manager.stop_cell(tuple(ranks), reason)
     return Stopped(tuple(ranks), left, ended)
+
+
+async def _require_managed(ranks: Iterable[str], manager: WorkerManager) -> None:
+    """Raise before anything is said of a cell that could be drained and not ended: it would run on, out of reach."""
+    managed = {one.name for one in await manager.list_workers()}
+    for name in ranks:
+        if name not in managed:
+            raise NothingToStop(
+                f"the manager has no worker {name!r}; end it where it was started, or `rollbook drain` it"
+            )
 
 
 def _how(worker: Worker) -> str:
