@@ -1,5 +1,6 @@
 """Any callable as a check: what its answers and failures mean, and that one that hangs uses up no threads."""
 
+import asyncio
 import threading
 
 import pytest
@@ -55,6 +56,24 @@ async def test_anything_else_is_raised_for_the_monitor_to_count():
 
     with pytest.raises(KeyError):
         await called(broken)(SUBJECT)
+
+
+@pytest.mark.parametrize("exc", [SystemExit(3), KeyboardInterrupt(), StopIteration("none left"), GeneratorExit()])
+async def test_what_ends_a_program_or_a_loop_ends_no_monitor(exc):
+    def broken(_):
+        raise exc
+
+    with pytest.raises(RuntimeError, match=type(exc).__name__):
+        async with asyncio.timeout(5):
+            await called(broken)(SUBJECT)
+
+
+async def test_nor_does_an_async_one_that_exits():
+    async def leaving(_):
+        raise SystemExit(3)
+
+    with pytest.raises(RuntimeError, match="SystemExit: 3"):
+        await called(leaving)(SUBJECT)
 
 
 async def test_one_that_hangs_is_slow_and_is_called_once():

@@ -112,6 +112,20 @@ async def test_one_worker_of_which_the_framework_tells_nonsense_hides_no_other(b
             await provider.get_addr("bad")
 
 
+@pytest.mark.parametrize("exc", [SystemExit(3), KeyboardInterrupt(), StopIteration("none left")])
+async def test_what_ends_a_program_or_a_loop_is_a_look_up_that_failed(exc):
+    def broken(*_):
+        raise exc
+
+    for provider in (
+        FrameworkProvider.of_all(broken),
+        FrameworkProvider.by_name(broken, list),
+        FrameworkProvider.by_name(broken, broken),
+    ):
+        with pytest.raises(ProviderUnavailable, match=type(exc).__name__):
+            await provider.locate(["w"])
+
+
 async def test_a_framework_that_tells_all_at_once_is_asked_once_for_each_look_up():
     """I6."""
     asked = []

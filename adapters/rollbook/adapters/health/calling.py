@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from rollbook.adapters.ray.border import raisable
 from rollbook.projections.health.monitor import Check, Subject
 from rollbook.projections.health.verdict import OK, Finding, Outcome
 
@@ -33,6 +34,8 @@ class _Awaited:
             return finding_of(await self._function(subject))
         except ConnectionRefusedError as exc:
             return Finding(Outcome.REFUSED, str(exc))
+        except SystemExit as exc:
+            raise raisable(exc) from exc
 
 
 class _OnThreads:
@@ -77,7 +80,7 @@ def _on_a_thread(function: Callable[[Subject], Any], subject: Subject) -> concur
         try:
             future.set_result(function(subject))
         except BaseException as exc:  # noqa: BLE001 - it is raised where the answer is awaited
-            future.set_exception(exc)
+            future.set_exception(raisable(exc))
 
     threading.Thread(target=work, name=f"rollbook-check-{subject.name}", daemon=True).start()
     return future

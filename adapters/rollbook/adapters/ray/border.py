@@ -88,7 +88,18 @@ class RayThread:
             try:
                 future.set_result(job())
             except BaseException as exc:  # noqa: BLE001 - it belongs to whoever waits
-                future.set_exception(exc)
+                future.set_exception(raisable(exc))
+
+
+def raisable(exc: BaseException) -> Exception:
+    """What anybody's code raised on a thread, as it can be raised where it is awaited.
+
+    SystemExit would end the event loop there, with the program; StopIteration no asyncio future takes, and whoever
+    waits for it would wait for ever.
+    """
+    if isinstance(exc, Exception) and not isinstance(exc, StopIteration):
+        return exc
+    return RuntimeError(f"{type(exc).__name__}: {exc}")
 
 
 async def call(answer: Awaitable[T], seconds: float, asked: str) -> T:
