@@ -345,6 +345,7 @@ async def test_a_static_worker_without_a_primary_address_is_unreachable():
         (b"", "workers: is missing; write [workers.<worker>] with primary"),
         (b"[workers.rollout-0-0]\nprim", "is not TOML"),
         (b"\xff", "is not UTF-8 text"),
+        (b"workers = " + b"[" * 100_000, "is nested too deep"),
         (b'[workers.rollout-0-0]\nprimary = "h"', "workers.rollout-0-0.primary: it has no port; write host:port"),
         (b'[workers.rollout-0-0]\nrpc = "h:1"', "workers.rollout-0-0: has no primary address; add primary"),
         (b'[workers]\nrollout-0-0 = "h:1"', "workers.rollout-0-0: the string"),

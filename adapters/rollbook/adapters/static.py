@@ -79,6 +79,8 @@ def read_workers(file: Path) -> tuple[dict[str, Located], list[str]]:
         return {}, [f"{file}: is not UTF-8 text, so it is no TOML file"]
     except tomllib.TOMLDecodeError as exc:
         return {}, [f"{file}: is not TOML: {exc}"]
+    except RecursionError:
+        return {}, [f"{file}: is nested too deep"]
     incarnations, problems = _incarnations(tree, str(file))
     decoded, more = decode(tree, WorkersFile, where=str(file))
     if decoded is None or problems:
