@@ -7,7 +7,7 @@ import contextlib
 import os
 import stat
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,7 @@ def our_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.asynccontextmanager
-async def keeping(program: Program) -> AsyncIterator[None]:
+async def keeping(program: Program) -> AsyncGenerator[None]:
     async with kept([program]):
         await until(lambda: asyncio.sleep(0, program.pid), bool, SECONDS)
         yield
