@@ -71,7 +71,7 @@ async def local_ray(cpus: int, *, watchful: bool = False) -> AsyncGenerator[Loca
 
     A `watchful` one notices within seconds that another node is dead.
     """
-    thread = _Thread(cpus, watchful=watchful)
+    first = thread = _Thread(cpus, watchful=watchful)
     try:
         try:
             started = await thread.start()
@@ -81,6 +81,8 @@ async def local_ray(cpus: int, *, watchful: bool = False) -> AsyncGenerator[Loca
         yield started
     finally:
         await thread.stop()
+        # Once more: what a start that failed had begun may have written on for a while.
+        shutil.rmtree(first.folder, ignore_errors=True)
 
 
 class SecondNode:
@@ -166,6 +168,7 @@ class _Thread:
     def __init__(self, cpus: int, *, watchful: bool) -> None:
         self._cpus = cpus
         self._watchful = watchful
+        self.folder = ""
         self._ready: Future[LocalRay] = Future()
         self._gone: Future[None] = Future()
         self._stop = threading.Event()
@@ -185,7 +188,7 @@ class _Thread:
         # Ray has a handler of its own on standard error, and warns of what is meant to be so here.
         logging.getLogger("ray").setLevel(logging.ERROR)
         # Not in the run's folder: Ray puts sockets there, whose paths have room for about a hundred letters.
-        folder = tempfile.mkdtemp(prefix="rollbook-ray-")
+        folder = self.folder = tempfile.mkdtemp(prefix="rollbook-ray-")
         try:
             ray.init(
                 address="local",
