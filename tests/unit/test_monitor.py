@@ -276,6 +276,17 @@ async def test_a_provider_that_breaks_or_answers_nonsense_ends_no_monitor(broken
         await fleet.until(lambda: fleet.worker.phase is Phase.DOWN)
 
 
+@pytest.mark.parametrize("reason", ["no such file: \udcff", "\udcff" * 1_000_000])
+@on_virtual_time
+async def test_a_worker_is_down_whatever_letters_the_reason_has(reason):
+    async with scene() as fleet:
+        await fleet.up()
+        await fleet.until(lambda: fleet.asked)
+        fleet.answers[W] = Finding(Outcome.UNHEALTHY, reason)
+        await fleet.until(lambda: fleet.worker.phase is Phase.DOWN)
+        assert "\\udcff" in fleet.said()[-1].reason
+
+
 @on_virtual_time
 async def test_an_outage_of_the_log_delays_a_verdict_and_loses_none():
     async with scene() as fleet:

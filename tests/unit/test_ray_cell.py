@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from support.fleet import on_virtual_time
 from support.ray_cell import STEPS, World, stories
 
+from rollbook.adapters.ray.spec import decode_states, encode_states
 from rollbook.events import RecoveryFailed, RecoveryStarted, WorkerDown, WorkerUp
 from rollbook.projections.ending import end
 from rollbook.projections.recovery.ports import NotStarted, Termination
@@ -77,6 +78,19 @@ async def test_all_ranks_come_up_together_under_one_number():
     await shut(made)
     empty(made)
     assert [fact.evidence for fact in made.facts if isinstance(fact, WorkerDown)] == ["planned"] * 3
+
+
+@on_virtual_time
+async def test_a_reason_of_any_length_and_letters_hides_nobodys_state():  # I10
+    made = world()
+    await until(serves(made, 1, 1))
+    made.living()[0].end("\udcff" * 1_000_000)
+    await until(lambda: any(state.stage == "down" for state in made.keeper.states))
+    states = decode_states(encode_states(made.keeper.states))
+    assert all(len(state.reason) < 600 for state in states.values())
+    await until(serves(made, 2, 2))
+    await shut(made)
+    empty(made)
 
 
 @on_virtual_time

@@ -314,7 +314,7 @@ async def test_a_manager_with_a_defect_costs_an_attempt_and_not_the_recoverer(ca
     scene.recover("a")
 
     async def broken(*_):
-        raise RuntimeError("a defect")
+        raise RuntimeError("a defect \udcff" + "x" * 1_000_000)
 
     setattr(scene.manager, call, broken)
     await scene.manager.kill(W)

@@ -17,11 +17,12 @@ from rollbook.adapters.ray.border import AGAIN_SECONDS, ActorGone, ActorSilent, 
 from rollbook.adapters.ray.host import Identity
 from rollbook.adapters.ray.hosts import LOOK_SECONDS, Hosts
 from rollbook.adapters.ray.ports import PRIMARY
-from rollbook.adapters.ray.scribe import Scribe
+from rollbook.adapters.ray.scribe import LONGEST_REASON, Scribe
 from rollbook.adapters.ray.seat import Neighbour, Seat
 from rollbook.adapters.ray.spec import Spec, WorkerState
 from rollbook.adapters.settings.model import parse_host_and_port
 from rollbook.events import Evidence, RollbookError, WorkerDown, WorkerUp
+from rollbook.events.reasons import tellable
 from rollbook.projections.ports import HostAndPort, Readiness
 
 T = TypeVar("T")
@@ -208,7 +209,9 @@ class Rank:
                 await self._hosts.end(handle, self.name, seconds)
 
     def note(self, **changes: Any) -> None:
-        """Change its state."""
+        """Change its state, which is asked for with those of all others: a reason that cannot be written hides them."""
+        if "reason" in changes:
+            changes["reason"] = tellable(changes["reason"], LONGEST_REASON)
         self.state = msgspec.structs.replace(self.state, **changes)
 
     # -------------------------------------------------------------- asking

@@ -10,11 +10,14 @@ import structlog
 from rollbook.adapters.publisher import Life, NotSent, Publisher
 from rollbook.adapters.ray.spec import WorkerSpec
 from rollbook.events import WorkerFact
+from rollbook.events.reasons import tellable
 from rollbook.projections.ports import LogUnavailable
 
 _AGAIN_SECONDS: Final = 1.0
 """Between two tries to ask the log, and to say a life's first fact when the publisher's outbox was full."""
 _ASK_SECONDS: Final = 5.0
+LONGEST_REASON: Final = 500
+"""Letters that are kept of why something ended, here and in the log."""
 
 _log = structlog.get_logger()
 
@@ -62,7 +65,12 @@ class Scribe:
                 await asyncio.sleep(_AGAIN_SECONDS)
 
     def say(self, fact: type[WorkerFact], **fields: Any) -> None:
-        """A fact about the newest life; nothing if there never was one. Facts of one life arrive in the order said."""
+        """A fact about the newest life; nothing if there never was one. Facts of one life arrive in the order said.
+
+        A `reason` may be of any length, and of any letters: it comes from the worker's own code.
+        """
+        if "reason" in fields:
+            fields["reason"] = tellable(fields["reason"], LONGEST_REASON)
         if self._life is not None:
             self._life.publish(fact, **fields)
         elif self._resumed:

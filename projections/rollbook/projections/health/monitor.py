@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import msgspec
 
 from rollbook.events import RollbookError, WorkerDown, WorkerFact, WorkerSuspected, WorkerUp
+from rollbook.events.reasons import tellable
 from rollbook.projections.deciding import gates
 from rollbook.projections.deciding.gates import Held
 from rollbook.projections.ending import end
@@ -294,9 +295,9 @@ def _fact(verdict: Verdict, subject: Subject) -> WorkerFact:
     name, incarnation = subject.name, subject.incarnation
     match verdict:
         case Suspect(reason):
-            return WorkerSuspected(worker=name, incarnation=incarnation, reason=reason[:LONGEST_REASON])
+            return WorkerSuspected(worker=name, incarnation=incarnation, reason=tellable(reason, LONGEST_REASON))
         case Down(evidence, reason):
-            reason = reason[:LONGEST_REASON]
+            reason = tellable(reason, LONGEST_REASON)
             return WorkerDown(worker=name, incarnation=incarnation, evidence=evidence, reason=reason)
         case Up():
             return WorkerUp(worker=name, incarnation=incarnation)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from rollbook.events import DriftFound, Fact, ProxyReachable, ProxyUnreachable, RemovalWithheld
+from rollbook.events.reasons import tellable
 from rollbook.projections.deciding.observed import Observed
 from rollbook.projections.deciding.plan import Plan
 from rollbook.projections.lanes.outcomes import LONGEST_REASON
@@ -52,7 +53,7 @@ class Notes:
         async with self._answering:
             if self._record.reachable is not False:
                 self._tell("proxy.unreachable", proxy=self._proxy, reason=reason)
-                await self._write(ProxyUnreachable(proxy=self._proxy, reason=reason[:LONGEST_REASON]))
+                await self._write(ProxyUnreachable(proxy=self._proxy, reason=tellable(reason, LONGEST_REASON)))
 
     async def drift(self, made: Plan, observed: Observed, busy: Collection[str]) -> None:
         """What a full pass found. Workers that are `busy` are on their way."""

@@ -7,6 +7,7 @@ from typing import Final, Literal, TypedDict
 import msgspec
 
 from rollbook.events import Deregistered, Deregistering, Registered, Registering, RegistrationFailed
+from rollbook.events.reasons import tellable
 from rollbook.projections.deciding.gates import Held
 from rollbook.projections.deciding.plan import Remove
 from rollbook.projections.lanes.retries import Retries
@@ -88,7 +89,7 @@ class Recorder:
             Deregistering(
                 **self._fields(about),
                 cause=self._last(about),
-                reason=reason[:LONGEST_REASON],
+                reason=tellable(reason, LONGEST_REASON),
                 drain_seconds=drain_seconds,
             )
         )
@@ -127,7 +128,7 @@ class Recorder:
             **self._fields(about),
             cause=cause,
             action=action,
-            reason=reason[:LONGEST_REASON],
+            reason=tellable(reason, LONGEST_REASON),
             retryable=retryable,
             called=called,
             retry_seconds=None if pause is None else round(pause, 3),
@@ -139,7 +140,7 @@ class Recorder:
         self, about: About, cause: int, action: Literal["register", "deregister"], reason: str
     ) -> Outcome:
         """What the fold brought between the decision and the call speaks against it: it is planned anew at once."""
-        told = f"not called: {reason}"[:LONGEST_REASON]
+        told = tellable(f"not called: {reason}", LONGEST_REASON)
         fact = RegistrationFailed(**self._fields(about), cause=cause, action=action, reason=told, called=False)
         await self._outcome(fact, "proxy.registration_failed")
         return FOLLOW

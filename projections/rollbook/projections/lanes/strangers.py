@@ -11,6 +11,7 @@ from typing import Final
 
 from rollbook.events import Fact, ForeignRemovalFailed, ForeignRemoved, ForeignRemoving
 from rollbook.events.facts.base import LONGEST_URL, MAX_INTEGER
+from rollbook.events.reasons import tellable
 from rollbook.projections.deciding.observed import observe
 from rollbook.projections.ending import end
 from rollbook.projections.lanes.desk import Desk
@@ -101,7 +102,7 @@ class Strangers:
                 answer = await desk.call(lambda: desk.proxy.remove(entry), "remove")
                 reason = answer.reason if isinstance(answer, Failed | Unsupported) else await self._gone(entry)
             if reason is not None:
-                short = reason[:LONGEST_REASON]
+                short = tellable(reason, LONGEST_REASON)
                 await self._write(ForeignRemovalFailed(proxy=proxy, url=entry.url, cause=intent, reason=short))
                 self._tell("proxy.foreign_removal_failed", proxy=proxy, url=entry.url, reason=short)
                 return False

@@ -12,6 +12,7 @@ import asyncio
 from typing import Final
 
 from rollbook.events import WorkerDown, WorkerFact, WorkerUp
+from rollbook.events.reasons import tellable
 from rollbook.projections.deciding import gates
 from rollbook.projections.deciding.gates import Held
 from rollbook.projections.ending import end
@@ -22,6 +23,7 @@ from rollbook.projections.leading.vigil import HELD_UP_SECONDS, PAUSE_SECONDS
 from rollbook.projections.log.authority import Authority
 from rollbook.projections.ports import LogUnavailable, ProviderError
 
+LONGEST_REASON: Final = 300
 AT_ONCE: Final = 32
 """Workers asked at a time: a node that is lost takes many leases with it."""
 
@@ -78,7 +80,7 @@ class Examiner:
         elif wrong is None:
             await self._write(WorkerUp(worker=name, incarnation=incarnation), as_of)
         elif not expired:
-            reason = f"not heard of for more than {lease:g} s, and {wrong}"[:300]
+            reason = tellable(f"not heard of for more than {lease:g} s, and {wrong}", LONGEST_REASON)
             down = WorkerDown(worker=name, incarnation=incarnation, evidence="lease_expired", reason=reason)
             await self._write(down, as_of)
 

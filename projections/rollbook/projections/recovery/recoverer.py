@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from rollbook.events import RecoveryFailed, RecoveryStarted
+from rollbook.events.reasons import tellable
 from rollbook.events.times import rfc3339
 from rollbook.projections.ending import end
 from rollbook.projections.health.verdicts import Verdicts
@@ -224,7 +225,7 @@ class Recoverer:
         while (found := self._claim(first)) is not None and found.sequence == claim:
             state = self._projector.state
             incarnation = state.roster.workers[first].incarnation
-            why = reason[:LONGEST_REASON]
+            why = tellable(reason, LONGEST_REASON)
             fact = RecoveryFailed(worker=first, incarnation=incarnation, attempt=found.attempt, reason=why)
             if await self._write(fact, state.sequence):
                 self.stats.failed += 1
@@ -234,7 +235,7 @@ class Recoverer:
             worker=one.first,
             incarnation=one.incarnation,
             attempt=one.attempts,
-            reason=one.reason[:LONGEST_REASON],
+            reason=tellable(one.reason, LONGEST_REASON),
             cordoned=True,
         )
         if await self._write(fact, as_of):
