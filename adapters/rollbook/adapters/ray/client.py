@@ -90,4 +90,8 @@ def addresses(state: WorkerState | None, worker: str, manager: str) -> dict[str,
 
 def primary(state: WorkerState | None, worker: str, manager: str) -> HostAndPort:
     """Its primary address. Raises as `addresses`."""
-    return addresses(state, worker, manager)[PRIMARY]
+    found = addresses(state, worker, manager)
+    if PRIMARY not in found:
+        known = ", ".join(sorted(found))
+        raise WorkerUnreachable(f"worker {worker!r} has no {PRIMARY} address, only {known}, says manager {manager!r}")
+    return found[PRIMARY]
