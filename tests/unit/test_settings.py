@@ -358,6 +358,14 @@ def test_static_addresses(tmp_path):
             ["reconcile.backoff_first: is longer than backoff_most; the first delay is the shortest"],
         ),
         (
+            GOOD + "[pools.rollout.recovery]\nclaim = 1e12",
+            ["pools.rollout.recovery.claim: 1e+12 is not usable; write seconds from 1 to 604800 (a week)"],
+        ),
+        (
+            GOOD + "[pools.rollout.recovery]\nclaim = 0.5",
+            ["pools.rollout.recovery.claim: 0.5 is not usable; write seconds from 1 to 604800 (a week)"],
+        ),
+        (
             GOOD + "[pools.rollout.recovery]\nbackoff_first = 200",
             ["pools.rollout.recovery.backoff_first: is longer than backoff_most; the first delay is the shortest"],
         ),

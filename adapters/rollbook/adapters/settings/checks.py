@@ -43,6 +43,7 @@ _NATS_SCHEMES: Final = ("nats", "tls", "ws", "wss")
 HTTP_SCHEMES: Final = ("http", "https")
 _WORKER_SCHEMES: Final = ("http", "https", "grpc")
 
+LONGEST_CLAIM: Final = 604_800
 LONGEST_LEASE: Final = 3600
 FEWEST_SNAPSHOTS: Final = 2
 """The newest may be torn by a crash."""
@@ -233,6 +234,12 @@ def _lease(value: float) -> str | None:
     return None if 1 <= value <= LONGEST_LEASE else f"{value:g} is not usable; write from 1 to {LONGEST_LEASE} seconds"
 
 
+def _claim(value: float) -> str | None:
+    """Its end stands in a fact, as a time, which has no year above 9999."""
+    usable = 1 <= value <= LONGEST_CLAIM
+    return None if usable else f"{value:g} is not usable; write seconds from 1 to {LONGEST_CLAIM} (a week)"
+
+
 def _replicas(value: int) -> str | None:
     return None if 1 <= value <= MOST_REPLICAS else f"{value} is not usable; write a number from 1 to {MOST_REPLICAS}"
 
@@ -292,7 +299,8 @@ FIELD_CHECKS: Final[dict[tuple[type, str], Check]] = {
     },
     (RecoveryPolicy, "attempts"): _attempts,
     (RecoveryPolicy, "parallel"): _count,
-    **{(RecoveryPolicy, field): _pace for field in ("window", "backoff_first", "backoff_most", "claim")},
+    (RecoveryPolicy, "claim"): _claim,
+    **{(RecoveryPolicy, field): _pace for field in ("window", "backoff_first", "backoff_most")},
     (ProxySettings, "name"): _name("proxy"),
     (ProxySettings, "kind"): _kind,
     (ProxySettings, "pools"): _pools,
