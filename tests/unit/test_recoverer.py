@@ -325,6 +325,18 @@ async def test_a_manager_with_a_defect_costs_an_attempt_and_not_the_recoverer(ca
 
 
 @on_virtual_time
+async def test_a_cell_whose_starts_hang_is_a_crash_loop_too_by_default():
+    scene = Scene(RecoveryPolicy())
+    await scene.up()
+    scene.recover("a")
+    scene.manager.seconds = 100_000.0
+    await scene.manager.kill(W)
+    await scene.until(lambda: W in scene.follower.state.roster.cordons, 10_000)
+    assert len(scene.facts(RecoveryStarted)) == RecoveryPolicy().attempts
+    assert "it was not up within" in scene.follower.state.roster.cordons[W].why
+
+
+@on_virtual_time
 async def test_a_manager_that_hangs_for_ever_holds_no_cell_for_ever():
     """Also where it hangs in the clean-up: the claim is let go of, and the cell is tried again."""
     scene = Scene()

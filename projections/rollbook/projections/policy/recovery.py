@@ -12,8 +12,8 @@ class RecoveryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Whether recoverers restart cells of this pool at all."""
     attempts: int = 5
     """Restarts of one cell within `window`; if it is down once more it is in a crash loop, and is cordoned."""
-    window: float = 900.0
-    """In which attempts are counted. Well above the time that a cell takes to start so many times."""
+    window: float = 3600.0
+    """In which attempts are counted. Longer than `attempts` times `claim`, or starts that hang are tried for ever."""
     backoff_first: float = 2.0
     """Between the first restart within the window, which waits for nothing, and the second; doubles with each one."""
     backoff_most: float = 120.0
