@@ -34,6 +34,7 @@ from rollbook.projections.looking.status import FleetStatus
 from rollbook.projections.policy import Policy, PoolPolicy, ProxyPolicy, ReconcilePolicy
 from rollbook.projections.ports import HostAndPort
 from rollbook.projections.resources import Resources
+from rollbook.projections.state.observers import Heartbeat
 
 pytestmark = pytest.mark.integration
 
@@ -193,6 +194,19 @@ async def test_the_metrics_are_what_happened(site, http):
         assert found["rollbook_fold_lag_seconds"] == 0
         assert found["rollbook_log_reachable"] == 1
         assert not [name for name in found if W in name or OTHER in name], "a worker is no label"
+
+
+async def test_for_how_long_an_observer_has_been_silent_is_a_metric(site, http):
+    name = "rollbook_observer_silent_seconds{observer=watch}"
+    async with site.process().run() as process:
+        observers, clock = process.resources.observers, process.resources.clock
+        assert name not in await scrape(http, process)
+        observers.heard(Heartbeat(observer="watch", every=600.0), clock.monotonic())
+        assert (await scrape(http, process))[name] == 0
+        observers.heard(Heartbeat(observer="watch", every=0.1), clock.monotonic() - 100)
+        assert (await scrape(http, process))[name] >= 100
+        observers.heard(Heartbeat(observer="watch", every=600.0), clock.monotonic())
+        assert (await scrape(http, process))[name] == 0
 
 
 async def test_what_a_proxy_lacks_and_has_too_much_is_shown(site, http):
