@@ -13,6 +13,7 @@ from rollbook.adapters.bootstrap import open_provider
 from rollbook.adapters.clock import SystemClock
 from rollbook.adapters.memory.provider import MemoryProvider
 from rollbook.adapters.ray.actors import RayActorsProvider
+from rollbook.adapters.ray.ports import PortInfo
 from rollbook.adapters.ray.provider import RayWorkerProvider
 from rollbook.adapters.settings import RayActorsProvider as ActorsSettings
 from rollbook.adapters.settings import Settings
@@ -204,7 +205,7 @@ RAY_ACTORS = pytest.param("ray-actors", marks=ON_RAY, id="actors-ray")
 
 @pytest.fixture(scope="module")
 def ray_world(local_ray, nats_server):
-    specs = [demo_spec(STEADY), demo_spec(RESTARTED, keep_port=False), demo_spec(KILLED, max_restarts=0)]
+    specs = [demo_spec(STEADY), demo_spec(RESTARTED, ports=(PortInfo(keep=False),)), demo_spec(KILLED, max_restarts=0)]
     with launched(nats_server, f"provider-{os.getpid()}", *specs) as manager:
         manager.wait_until_up(seconds=SECONDS)
         yield RayWorld(manager, f"provider-{os.getpid()}")

@@ -111,6 +111,7 @@ def test_i1_a_fleet_from_up_to_a_clean_stop(folder, router, workers):
         "failing": [],
         "withheld": [],
         "unsupported": [],
+        "unpaired": {},
         "version": None,
     }
 
