@@ -366,6 +366,15 @@ def test_static_addresses(tmp_path):
             ["pools.rollout.recovery.claim: 0.5 is not usable; write seconds from 1 to 604800 (a week)"],
         ),
         (
+            GOOD + "[pools.rollout.recovery]\nwindow = 900",
+            [
+                (
+                    "pools.rollout.recovery.window: is 900 s; 5 restarts that hang take 3000 s, and would go on for "
+                    "ever. Write at least 3000, or a shorter claim"
+                ),
+            ],
+        ),
+        (
             GOOD + "[pools.rollout.recovery]\nbackoff_first = 200",
             ["pools.rollout.recovery.backoff_first: is longer than backoff_most; the first delay is the shortest"],
         ),

@@ -45,9 +45,9 @@ first_wait = 10.0
 
 [pools.{pool}.recovery]
 attempts = 30
-window = 60.0
+window = 1800.0
 backoff_first = 0.5
-backoff_most = 4.0
+backoff_most = 2.0
 claim = 60.0
 
 [[proxies]]

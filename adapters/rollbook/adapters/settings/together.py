@@ -36,7 +36,9 @@ def check_together(tree: dict[str, Any]) -> Iterator[Problem]:
         yield from _check_pools(proxies, pools)
     yield from _check_backoff(("reconcile",), tree.get("reconcile"), ReconcilePolicy())
     for name, pool in (pools or {}).items():
-        yield from _check_backoff(("pools", name, "recovery"), (pool or {}).get("recovery"), RecoveryPolicy())
+        recovery = (pool or {}).get("recovery")
+        yield from _check_backoff(("pools", name, "recovery"), recovery, RecoveryPolicy())
+        yield from _check_window(name, recovery or {})
 
 
 def _check_backoff(
@@ -45,6 +47,18 @@ def _check_backoff(
     first, most = ((paces or {}).get(key, getattr(default, key)) for key in ("backoff_first", "backoff_most"))
     if first is not None and most is not None and first > most:
         yield (*here, "backoff_first"), "is longer than backoff_most; the first delay is the shortest"
+
+
+def _check_window(pool: str, recovery: dict[str, Any]) -> Iterator[Problem]:
+    """Restarts that hang last as long as their claims; all of them must fit, or their number is never reached."""
+    default = RecoveryPolicy()
+    attempts, claim, window = (recovery.get(key, getattr(default, key)) for key in ("attempts", "claim", "window"))
+    if None not in {attempts, claim, window} and window < attempts * claim:
+        problem = (
+            f"is {window:g} s; {attempts} restarts that hang take {attempts * claim:g} s, and would go on for ever. "
+            f"Write at least {attempts * claim:g}, or a shorter claim"
+        )
+        yield ("pools", pool, "recovery", "window"), problem
 
 
 def _check_nats(nats: dict[str, Any]) -> Iterator[Problem]:

@@ -13,7 +13,7 @@ class RecoveryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 5
     """Restarts of one cell within `window`; if it is down once more it is in a crash loop, and is cordoned."""
     window: float = 3600.0
-    """In which attempts are counted. Longer than `attempts` times `claim`, or starts that hang are tried for ever."""
+    """In which attempts are counted: at least `attempts` times `claim`, or starts that hang would be tried for ever."""
     backoff_first: float = 2.0
     """Between the first restart within the window, which waits for nothing, and the second; doubles with each one."""
     backoff_most: float = 120.0
