@@ -1,6 +1,7 @@
 """What every test gets: this environment's programs on PATH, none of the caller's ROLLBOOK_ variables, no deadlines."""
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,10 @@ from xdist.scheduler import LoadScopeScheduling
 # A busy machine is no failure of the code.
 hypothesis.settings.register_profile("rollbook", deadline=None)
 hypothesis.settings.load_profile("rollbook")
+
+# A run in the background of a script ignores Ctrl-C, and so would every program that the tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["support.nats", "support.ray"]
 
