@@ -106,6 +106,8 @@ class Witness:
         if roster.held.keys() & {"", router.name}:
             world.wrong(f"{router.name}: {verb} {what} while an operator holds it")
         target = what if isinstance(what, Target) else self.owner(router, what)
+        if target is None and self.lease.robbed(running):
+            target = self._meant(router, running, what.url)
         if target is None:
             self._foreign(router, running, verb, what)
             return
@@ -143,6 +145,14 @@ class Witness:
             return self._targets.get((router.name, entry.url))
         named = self.journal.named.get((router.name, entry.url))
         return named and Target(worker=named.worker, incarnation=named.incarnation, url=named.url)
+
+    def _meant(self, router, running, url: str) -> Target | None:
+        """Whose entry a deposed controller said it removes there: its successor may have done so already."""
+        for (name, worker, incarnation), words in self.journal.words.items():
+            own = [word for word in words if word.source.endswith(f"/{running.owner}")]
+            if name == router.name and own and isinstance(own[-1].fact, Deregistering) and own[-1].fact.url == url:
+                return Target(worker=worker, incarnation=incarnation, url=url)
+        return None
 
     def _adds(self, router, running, target: Target, *, belongs: bool) -> None:
         self._targets[router.name, target.url] = target
