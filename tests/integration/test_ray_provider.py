@@ -165,6 +165,28 @@ def test_ray_is_told_to_be_patient_before_it_is_imported():
         assert run_python(code, kind).stdout.splitlines() == [str(10 * 365 * 86400)]
 
 
+def test_what_a_process_starts_after_it_joined_is_not_told_to_be_patient(local_ray, fleet):
+    """A Ray that it starts would outlive its head for ever."""
+    code = """
+        import asyncio, os, sys
+        from rollbook.adapters.ray.provider import RayWorkerProvider
+        from rollbook.projections.ports import ProviderUnavailable
+
+        async def main():
+            provider = await RayWorkerProvider.create("nobody", address=sys.argv[1], namespace=sys.argv[2], deadline=20)
+            try:
+                await provider.list_workers()
+            except ProviderUnavailable as exc:
+                print(exc)
+            import ray
+            print(ray.is_initialized(), os.environ.get("RAY_gcs_rpc_server_reconnect_timeout_s"))
+            await provider.close()
+
+        asyncio.run(main())
+    """
+    assert run_python(code, local_ray, fleet).stdout.splitlines()[-1] == "True None"
+
+
 def test_without_a_cluster_the_provider_says_so_and_waits_for_one():
     code = """
         import asyncio

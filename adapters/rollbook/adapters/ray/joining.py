@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import os
-import sys
+from collections.abc import Iterator
 from typing import Any, Final
 
 import structlog
@@ -29,9 +29,21 @@ _ASK_SECONDS: Final = 2.0
 _log = structlog.get_logger()
 
 
-def be_patient() -> None:
-    """Before Ray is imported for the first time: what it makes before it joins keeps to what it read then."""
-    os.environ.setdefault(*_PATIENCE)
+@contextlib.contextmanager
+def _patient() -> Iterator[None]:
+    """For Ray's first import and for joining: what it makes in between keeps to what it read when it was made.
+
+    Not for longer: a Ray that this process starts would have it from the environment, and its nodes would outlive their
+    head for ever.
+    """
+    name, seconds = _PATIENCE
+    said = os.environ.get(name)
+    os.environ.setdefault(name, seconds)
+    try:
+        yield
+    finally:
+        if said is None:
+            os.environ.pop(name, None)
 
 
 class RayCluster:
@@ -50,9 +62,8 @@ class RayCluster:
         `doubtful` says that the last question got no answer: where this process joined here, it is seen to that the
         cluster is still the one that was joined. Raises as `aside`.
         """
-        if "ray" not in sys.modules:
-            be_patient()
-        import ray
+        with _patient():
+            import ray
 
         if ray.is_initialized():
             self._head = self._head or str(ray.get_runtime_context().gcs_address)
@@ -100,13 +111,13 @@ class RayCluster:
                 return False
             _log.warning("provider.ray.cluster_replaced", head=self._head)
             ray.shutdown()
-        be_patient()
         # Ray has a handler of its own on standard error, and warns of what is meant to be so here: no handler for
         # SIGTERM in this thread, a token where the cluster asks for one.
         logging.getLogger("ray").setLevel(logging.ERROR)
-        ray.init(
-            address=self._address or "auto", namespace=self._namespace, configure_logging=False, log_to_driver=False
-        )
+        with _patient():
+            ray.init(
+                address=self._address or "auto", namespace=self._namespace, configure_logging=False, log_to_driver=False
+            )
         self._head = str(ray.get_runtime_context().gcs_address)
         _log.info("provider.ray.joined", address=self._address or "auto")
         return True
