@@ -22,17 +22,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 pytest_plugins = ["support.nats", "support.ray"]
 
 
-class OneClusterAtATime(LoadScopeScheduling):
-    """In a parallel run all tests that start Ray go to one process, one after the other; the others go anywhere."""
+_TOGETHER = {"test_demo.py": "demo", "test_ray_faults.py": "two nodes"} | dict.fromkeys(
+    ("test_ray", "test_worker_provider.py", "[ray]"), "ray"
+)
+"""Which tests share a Ray, and so a process: by the first of these that their name has."""
+
+
+class FewClusters(LoadScopeScheduling):
+    """In a parallel run most tests that start Ray go to one process, one after the other; the others go anywhere."""
 
     def _split_scope(self, nodeid: str) -> str:
-        alone = ("test_ray", "test_demo.py", "test_worker_provider.py", "[ray]")
-        return "ray" if any(part in nodeid for part in alone) else nodeid
+        return next((group for part, group in _TOGETHER.items() if part in nodeid), nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneClusterAtATime:
-    return OneClusterAtATime(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FewClusters:
+    return FewClusters(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
