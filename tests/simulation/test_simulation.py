@@ -19,7 +19,7 @@ from support.programs import wait_until
 
 pytestmark = pytest.mark.simulation
 
-BATCHES = 24
+BATCHES = 16
 SEEDS_PER_BATCH = 50
 FEWEST_STATES = 20
 """Distinct states that a seed adds on average, at the least: a simulation that stands still would pass everything."""
