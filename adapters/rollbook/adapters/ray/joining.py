@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any, Final
 
 import structlog
@@ -30,7 +30,7 @@ _log = structlog.get_logger()
 
 
 @contextlib.contextmanager
-def _patient() -> Iterator[None]:
+def _patient() -> Generator[None]:
     """For Ray's first import and for joining: what it makes in between keeps to what it read when it was made.
 
     Not for longer: a Ray that this process starts would have it from the environment, and its nodes would outlive their
