@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -24,3 +27,10 @@ def tied(arguments: Sequence[str]) -> list[str]:
     The program keeps the process id that its parent sees. Only Linux ties it; elsewhere its parent has to end it.
     """
     return [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), *arguments]
+
+
+async def crash(process: asyncio.subprocess.Process) -> None:
+    """End a program that leads a session of its own, and all that it started, as a crash does; return when it is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()

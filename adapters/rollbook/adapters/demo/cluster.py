@@ -8,7 +8,6 @@ import importlib.util
 import logging
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import threading
@@ -20,7 +19,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rollbook.adapters.children import tied
+from rollbook.adapters.children import crash, tied
 from rollbook.adapters.demo.errors import DemoFailed, MissingExtra
 
 ADDRESS: Final = "127.0.0.2"
@@ -138,9 +137,7 @@ class SecondNode:
         """End it as a machine's crash does. Does nothing if it does not run."""
         process, self._process = self._process, None
         if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            await crash(process)
 
     async def gone(self) -> None:
         """Wait until Ray knows that it is dead: before that it is not to come back under its address."""

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
-import signal
 import socket
 import sys
 import time
@@ -20,7 +18,7 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from rollbook.adapters.children import tied
+from rollbook.adapters.children import crash, tied
 from rollbook.adapters.demo.errors import DemoFailed, MissingExtra
 from rollbook.adapters.demo.records import Listed, RouterRestart
 from rollbook.adapters.demo.traffic import who_answered
@@ -93,9 +91,7 @@ class Router:
         """End it as a crash does; it forgets every registration. Does nothing if it does not run."""
         process, self._process = self._process, None
         if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
+            await crash(process)
 
     async def restart(self) -> RouterRestart:
         """Kill it and start it again on the same port."""
