@@ -44,4 +44,6 @@ def test_where_there_is_no_room_the_older_plan_stays(kept, no_room):
 
 
 def test_a_plan_can_be_written_where_no_file_can_be_put_beside():
-    write_plan(PREVIEW, None, Path(os.devnull))
+    device = Path(os.devnull)
+    write_plan(PREVIEW, None, device)
+    assert device.is_char_device()
