@@ -162,7 +162,9 @@ async def test_a_silent_server_is_noticed(server, log, reading, monkeypatch):
     assert [stored.sequence for stored in read.got] == [1, 2]
 
 
-async def test_a_lost_delivery_is_read_again(log, reading, monkeypatch):
+@pytest.fixture
+def lost(monkeypatch):
+    """The one delivery that gets lost on its way: the first of a message that says `lose me`."""
     take, lost = pull.Pull._take, []
 
     def lossy(self, run):
@@ -173,6 +175,10 @@ async def test_a_lost_delivery_is_read_again(log, reading, monkeypatch):
                 take(self, [message])
 
     monkeypatch.setattr(pull.Pull, "_take", lossy)
+    return lost
+
+
+async def test_a_lost_delivery_is_read_again(log, reading, lost):
     read = reading()
     await log.append([draft(), draft(b"lose me"), draft(), draft()])
     await read.have(4)
@@ -180,18 +186,8 @@ async def test_a_lost_delivery_is_read_again(log, reading, monkeypatch):
     assert lost
 
 
-async def test_a_lost_last_delivery_is_noticed_by_the_heartbeat(log, reading, monkeypatch):
+async def test_a_lost_last_delivery_is_noticed_by_the_heartbeat(log, reading, monkeypatch, lost):
     monkeypatch.setattr(pull, "HEARTBEAT", 0.1)
-    take, lost = pull.Pull._take, []
-
-    def lossy(self, run):
-        for message in run:
-            if message[2] == b"lose me" and not lost:
-                lost.append(message)
-            else:
-                take(self, [message])
-
-    monkeypatch.setattr(pull.Pull, "_take", lossy)
     read = reading()
     await log.append([draft(), draft(b"lose me")])
     await read.have(2)

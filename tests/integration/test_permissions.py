@@ -4,11 +4,10 @@ import contextlib
 
 import pytest
 from support.nats import DEADLINE
-from support.roles import FLEET, PASSWORDS, WORKER, W, append, as_role, messages, server_with_roles
+from support.roles import FLEET, PASSWORDS, WORKER, W, append, as_role, fleets_stream, messages, server_with_roles
 
 from rollbook.adapters.jetstream.client import NotPermitted
 from rollbook.adapters.jetstream.connection import Connection, connect
-from rollbook.adapters.jetstream.provision import provision
 from rollbook.events import (
     FleetEnded,
     Registered,
@@ -32,10 +31,7 @@ def server(start_nats, monkeypatch):
 
 @pytest.fixture
 async def stream(server):
-    """The fleet's stream, as its controller makes it, with one worker in it."""
-    async with as_role(server, "controller") as client:
-        await provision(client, FLEET, timeout=DEADLINE)
-        await append(client, WORKER)
+    async with fleets_stream(server) as client:
         yield client
 
 

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from support.nats import DEADLINE
 from support.ports import free_ports
-from support.roles import FLEET, PASSWORDS, WORKER, W, append, as_role, connection, messages, server_with_roles
+from support.roles import FLEET, PASSWORDS, W, append, as_role, connection, fleets_stream, messages, server_with_roles
 from support.until import until
 from support.xtuner import group
 
@@ -57,10 +57,7 @@ def server(start_nats, monkeypatch):
 
 @pytest.fixture
 async def stream(server):
-    """The fleet's stream, as its controller makes it, with one worker in it."""
-    async with as_role(server, "controller") as client:
-        await provision(client, FLEET, timeout=DEADLINE)
-        await append(client, WORKER)
+    async with fleets_stream(server) as client:
         yield client
 
 

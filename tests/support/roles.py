@@ -13,6 +13,7 @@ from rollbook.adapters.ids import UuidV7
 from rollbook.adapters.jetstream.client import Client
 from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.jetstream.log import JetStreamLog
+from rollbook.adapters.jetstream.provision import provision
 from rollbook.events import Codec, Fact, WorkerUp
 
 ROLES = (Path(__file__).parents[2] / "deploy/nats-roles.conf").read_text()
@@ -40,6 +41,15 @@ async def as_role(server: NatsServer, role: str) -> AsyncGenerator[Client]:
         yield client
     finally:
         await client.close()
+
+
+@asynccontextmanager
+async def fleets_stream(server: NatsServer) -> AsyncGenerator[Client]:
+    """The fleet's stream, as its controller makes it, with one worker in it; the controller's connection."""
+    async with as_role(server, "controller") as client:
+        await provision(client, FLEET, timeout=DEADLINE)
+        await append(client, WORKER)
+        yield client
 
 
 async def append(client: Client, fact: Fact, fleet: str = FLEET) -> list[int]:
