@@ -19,7 +19,7 @@ from rollbook.adapters.archive.folder import SUFFIX, ArchivePast, file_name
 from rollbook.adapters.archive.holding import held
 from rollbook.adapters.archive.reading import ArchiveFile
 from rollbook.adapters.archive.writing import PART, Written, write
-from rollbook.adapters.jetstream.api import ARCHIVED_BEFORE, Refused, question
+from rollbook.adapters.jetstream.api import ARCHIVED_BEFORE, Refused, question, stream_info
 from rollbook.adapters.jetstream.client import Client
 from rollbook.adapters.jetstream.log import JetStreamLog
 from rollbook.adapters.publisher.reader import incarnation_of
@@ -29,6 +29,8 @@ from rollbook.projections.ports import LogUnavailable, SnapshotStore, Stored
 from rollbook.projections.state.fold import message_id, restore
 
 PURGES_IN_FLIGHT: Final = 16
+TIMEOUT: Final = 10.0
+"""Seconds for a question to the stream."""
 
 
 class Archived(msgspec.Struct, frozen=True):
@@ -142,7 +144,7 @@ async def _cut(live: LogPast, keep: int) -> int:
 async def _forget(client: Client, log: JetStreamLog, codec: Codec, cut: int, identity: str) -> tuple[int, int]:
     """Purge what is older than `cut` and not needed; how many messages went, and how many older ones are left."""
     stream = stream_name(codec.fleet)
-    info = await _info(client, stream)
+    info = await stream_info(client, stream, timeout=TIMEOUT)
     if info["created"] != identity:
         raise ArchiveError(f"stream {stream} was deleted and made anew meanwhile: nothing of the new one was forgotten")
     before: int = info["state"]["messages"]
@@ -161,17 +163,10 @@ async def _forget(client: Client, log: JetStreamLog, codec: Codec, cut: int, ide
     async with asyncio.TaskGroup() as tasks:
         for subject, known in subjects.items():
             tasks.create_task(purge(subject, await _keep_from(log, codec, subject, known, cut)))
-    state = (await _info(client, stream))["state"]
+    state = (await stream_info(client, stream, timeout=TIMEOUT))["state"]
     kept = state["messages"] - (state["last_seq"] - cut + 1)
     added = state["last_seq"] - info["state"]["last_seq"]
     return before + added - state["messages"], kept
-
-
-async def _info(client: Client, stream: str) -> dict[str, Any]:
-    try:
-        return dict(await question(client, f"STREAM.INFO.{stream}", timeout=10.0))
-    except Refused as exc:
-        raise LogUnavailable(f"stream {stream}: {exc.description}") from exc
 
 
 async def _note_cut(client: Client, info: Mapping[str, Any], cut: int) -> None:
@@ -183,7 +178,7 @@ async def _note_cut(client: Client, info: Mapping[str, Any], cut: int) -> None:
     metadata = {name: value for name, value in metadata.items() if not name.startswith("_nats.")}
     config["metadata"] = metadata | {ARCHIVED_BEFORE: str(cut)}
     try:
-        await question(client, f"STREAM.UPDATE.{config['name']}", config, timeout=10.0)
+        await question(client, f"STREAM.UPDATE.{config['name']}", config, timeout=TIMEOUT)
     except Refused as exc:
         raise LogUnavailable(f"stream {config['name']} cannot be noted as archived: {exc.description}") from exc
 
