@@ -110,7 +110,8 @@ class JetStreamSnapshots:
                 await self._purge(self._subject_of(name))
             await self._sweep()
         except (nats.errors.Error, OSError, Refused) as exc:
-            raise LogUnavailable(f"bucket {self._bucket}: no snapshot was kept: {exc}; the next one is tried") from exc
+            why = str(exc) or f"no answer within {self._timeout:g} s"
+            raise LogUnavailable(f"bucket {self._bucket}: no snapshot was kept: {why}; the next one is tried") from exc
 
     async def newest_first(self, at_most: int | None = None) -> AsyncGenerator[Snapshot]:
         """All that can be read, newest first; the others are skipped with a warning. Raises `LogUnavailable`.
