@@ -30,7 +30,7 @@ def tied(arguments: Sequence[str]) -> list[str]:
 
 
 async def crash(process: asyncio.subprocess.Process) -> None:
-    """End a program that leads a session of its own, and all that it started, as a crash does; return when it is gone."""
+    """End the leader of a session, and all that it started, as a crash does; return when it is gone."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     await process.wait()
