@@ -28,11 +28,12 @@ BACK_SECONDS: Final = 90.0
 """How long a part may take to do its work again; then the run goes on, and is judged by it."""
 _POLL_SECONDS: Final = 0.1
 
-_STRIKES: Final[dict[Kind, How]] = {
+STRIKES: Final[dict[Kind, How]] = {
     Kind.WORKER_KILLED: "killed",
     Kind.ACTOR_KILLED: "actor killed",
     Kind.WORKER_HUNG: "hung",
 }
+"""What ends a life of a worker, and how."""
 _PART_OF: Final = {
     Kind.LEADER_KILLED: "controllers",
     Kind.LEADER_PAUSED: "controllers",
@@ -61,7 +62,7 @@ class Arms:
         self._tell = tell
         self._turns: dict[str, asyncio.Lock] = {}
         self._doing: dict[Kind, Callable[[Fault], Awaitable[None]]] = {
-            **dict.fromkeys(_STRIKES, self._strike),
+            **dict.fromkeys(STRIKES, self._strike),
             Kind.WORKER_PAUSED: self._pause_worker,
             Kind.MANAGER_KILLED: self._kill_manager,
             Kind.MONITOR_KILLED: self._kill_program,
@@ -100,7 +101,7 @@ class Arms:
 
     async def _strike(self, fault: Fault) -> None:
         await self._hunter.strike(
-            fault.worker or "", _STRIKES[fault.kind], port_taken=fault.port_taken, grace=fault.grace
+            fault.worker or "", STRIKES[fault.kind], port_taken=fault.port_taken, grace=fault.grace
         )
 
     async def _pause_worker(self, fault: Fault) -> None:

@@ -19,10 +19,10 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from rollbook.adapters.demo.arms import Arms
+from rollbook.adapters.demo.arms import STRIKES, Arms
 from rollbook.adapters.demo.cluster import SECOND_ADDRESS, SecondNode, local_ray
 from rollbook.adapters.demo.errors import DemoFailed
-from rollbook.adapters.demo.faults import Kind, make_faults
+from rollbook.adapters.demo.faults import make_faults
 from rollbook.adapters.demo.hunting import Hunter
 from rollbook.adapters.demo.live import Show
 from rollbook.adapters.demo.programs import Program, kept
@@ -52,7 +52,6 @@ STRANGER: Final = "stranger"
 """Who answers at the entry that Rollbook did not make."""
 CALM_SECONDS: Final = 5.0
 """For so long all must be as it should be: Ray takes as long to notice a dead node."""
-_STRIKES: Final = frozenset({Kind.WORKER_KILLED, Kind.ACTOR_KILLED, Kind.WORKER_HUNG})
 
 
 class StormStage(Stage):
@@ -177,7 +176,7 @@ class StormStage(Stage):
         info = await self._watching.ask()
         if info.digest is None:
             raise DemoFailed("the controller does not say what it has folded")
-        strikes = sum(fault.kind in _STRIKES for fault in self._arms.faults)
+        strikes = sum(fault.kind in STRIKES for fault in self._arms.faults)
         return Ended(
             live_sequence=info.sequence,
             live_digest=info.digest,
