@@ -77,23 +77,14 @@ class Lines:
     def __init__(self, view: View) -> None:
         self._view = view
         self._next = 0.0
-        self._heard = True
 
     def fact(self, stored: Stored, recorded: Recorded) -> None:
         """A fact was folded."""
-        self._say("".join(piece if isinstance(piece, str) else piece[0] for piece in describe(stored, recorded)))
+        say("".join(piece if isinstance(piece, str) else piece[0] for piece in describe(stored, recorded)))
 
     def note(self, text: str) -> None:
         """The demo did something itself."""
-        self._say(f"demo: {text}")
-
-    def _say(self, text: str) -> None:
-        """As long as somebody listens: `| head` must not end the controller in the middle of a fold."""
-        if self._heard:
-            try:
-                say(text)
-            except BrokenPipeError:
-                self._heard = False
+        say(f"demo: {text}")
 
     def tick(self) -> None:
         """A line about the requests, now and then."""
