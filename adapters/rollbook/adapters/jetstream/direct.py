@@ -35,6 +35,11 @@ async def page(client: Client, stream: str, on: str, first: int, *, timeout: flo
 
     Raises `LogUnavailable`.
     """
+    return [_stored(message) for message in await page_of_messages(client, stream, on, first, timeout=timeout)]
+
+
+async def page_of_messages(client: Client, stream: str, on: str, first: int, *, timeout: float) -> list[Message]:
+    """The same with its headers, for who asks more of them than `Stored` holds."""
     asked = {"seq": max(first, 1), "next_by_subj": on, "batch": PAGE, "max_bytes": MAX_BYTES}
     subject = f"$JS.API.DIRECT.GET.{stream}"
     *messages, end = await client.ask_for_many(
@@ -45,7 +50,7 @@ async def page(client: Client, stream: str, on: str, first: int, *, timeout: flo
             f"stream {stream} cannot be read directly (status {end.status}): is JetStream up, and does the stream have "
             "allow_direct?"
         )
-    return [_stored(message) for message in messages]
+    return messages
 
 
 async def last_on(client: Client, stream: str, subject: str, *, timeout: float) -> int:

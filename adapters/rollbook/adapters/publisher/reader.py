@@ -7,19 +7,18 @@ time, so a replica that lags behind the leader's answer counts as no answer.
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from rollbook.adapters.jetstream.api import Refused, question
 from rollbook.adapters.jetstream.client import Message
+from rollbook.adapters.jetstream.direct import page_of_messages
 from rollbook.adapters.publisher.link import ASK_WITHIN, Link
 from rollbook.events import Codec, Fact, Undecodable, UnknownFact, WorkerFact, stream_name, worker_subject
 from rollbook.events.facts.base import Incarnation
 from rollbook.events.times import parse_rfc3339
 from rollbook.projections.ports import LogUnavailable
-
-_BATCH: Final = 1000
 
 
 class Found(msgspec.Struct, frozen=True, gc=False):
@@ -94,10 +93,11 @@ class Reader:
     async def _between(self, subject: str, sequence: int, last: int) -> list[Found]:
         found: list[Found] = []
         while (reached := found[-1].sequence if found else sequence) < last:
-            batch = await self._batch(subject, reached + 1)
-            if not batch:
+            client = self._link.client()
+            page = await page_of_messages(client, self._stream, subject, reached + 1, timeout=ASK_WITHIN)
+            if not page:
                 raise LogUnavailable(f"the replica of {self._stream} that answered lags behind its leader")
-            found += batch
+            found += map(_found, page)
         return found
 
     def _count(self, known: Census, message: Found, subject: str) -> Census:
@@ -110,18 +110,6 @@ class Reader:
         if incarnation > known.incarnation:
             return Census(message.sequence, incarnation, message.stored_at)
         return msgspec.structs.replace(known, sequence=message.sequence)
-
-    async def _batch(self, subject: str, sequence: int) -> list[Found]:
-        asked = msgspec.json.encode({"next_by_subj": subject, "seq": sequence, "batch": _BATCH})
-        answers = await self._link.client().ask_for_many(
-            f"$JS.API.DIRECT.GET.{self._stream}", asked, is_last=lambda one: one.status > 0, timeout=ASK_WITHIN
-        )
-        end = answers.pop()
-        if end.status not in {204, 404}:
-            raise LogUnavailable(
-                f"stream {self._stream} cannot be read directly (status {end.status}): set allow_direct"
-            )
-        return [_found(answer) for answer in answers]
 
 
 def _found(answer: Message) -> Found:
