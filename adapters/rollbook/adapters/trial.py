@@ -15,24 +15,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from rollbook.adapters.engines import GENERATE, ONE_TOKEN, first_model, read_answer
 from rollbook.adapters.proxies.http import in_words
 from rollbook.projections.deciding.observed import Observed
 from rollbook.projections.looking.verification import Who, identify
 from rollbook.projections.ports import Identity
 
 if TYPE_CHECKING:
-    from aiohttp import ClientResponse, ClientSession
+    from aiohttp import ClientSession
 
 REQUEST_SECONDS: Final = 30.0
 """For one request: a busy engine queues it."""
 SCRAPE_SECONDS: Final = 3.0
 AT_ONCE: Final = 8
 """Requests on their way through one proxy."""
-MOST_BYTES: Final = 1 << 20
 MOST_METRICS: Final = 16 << 20
-"""Of an answer to a request for one token, and of a worker's metrics: what is beyond is not read."""
+"""Of a worker's metrics; what is beyond is not read."""
 
-GENERATE: Final = "/generate"
 CHAT: Final = "/v1/chat/completions"
 
 _COUNTERS: Final = re.compile(
@@ -57,21 +56,19 @@ def session(headers: Mapping[str, str], tls: ssl.SSLContext | None) -> ClientSes
 async def request_body(session: ClientSession, url: str, path: str, model: str | None) -> dict[str, Any]:
     """A request for one token. Without `model`, the first that the proxy at `url` names."""
     if path == GENERATE:
-        return {"text": "1", "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
+        return ONE_TOKEN
     message = {"role": "user", "content": "1"}
-    model = model or await _first_model(session, url)
+    model = model or await _model_of(session, url)
     return {"model": model, "messages": [message], "max_tokens": 1, "temperature": 0}
 
 
-async def _first_model(session: ClientSession, url: str) -> str:
-    """What `/v1/models` names first; `default` where it names none."""
+async def _model_of(session: ClientSession, url: str) -> str:
+    """The first that the proxy names; `default` where it names none."""
     import aiohttp
 
     try:
-        async with session.get(f"{url}/v1/models", allow_redirects=False) as answer:
-            document = msgspec.json.decode(await _content(answer, MOST_BYTES))
-        return str(document["data"][0]["id"])
-    except (aiohttp.ClientError, OSError, msgspec.MsgspecError, RecursionError, LookupError, TypeError):
+        return await first_model(session, url)
+    except (aiohttp.ClientError, OSError, ValueError):
         return "default"
 
 
@@ -98,7 +95,7 @@ async def _send(
 
     try:
         async with session.post(url, json=body, allow_redirects=False) as answer:
-            content = await _content(answer, MOST_BYTES)
+            content = await read_answer(answer)
             if answer.status != HTTPStatus.OK:
                 said = " ".join(content[:200].decode(errors="replace").split())
                 return f"it answered {answer.status}" + (f": {said}" if said else "")
@@ -108,15 +105,6 @@ async def _send(
     except (aiohttp.ClientError, OSError) as exc:
         return f"failed: {in_words(exc)}"
     return identify(headers, _object(content), identities)
-
-
-async def _content(answer: ClientResponse, most: int) -> bytes:
-    content = bytearray()
-    async for chunk in answer.content.iter_any():
-        content += chunk
-        if len(content) >= most:
-            break
-    return bytes(content[:most])
 
 
 def _object(content: bytes) -> dict[str, Any] | None:
@@ -161,7 +149,7 @@ async def _count(session: ClientSession, url: str) -> float | None:
 
     try:
         async with session.get(f"{url}/metrics", allow_redirects=False) as answer:
-            text = await _content(answer, MOST_METRICS)
+            text = await read_answer(answer, MOST_METRICS)
     except (aiohttp.ClientError, OSError, ValueError):
         return None
     numbers = [float(number) for number in _COUNTERS.findall(text)]

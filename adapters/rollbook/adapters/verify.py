@@ -14,9 +14,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from rollbook.adapters.engines import GENERATE
 from rollbook.adapters.proxies.opening import client_tls
 from rollbook.adapters.settings import ProxySettings, Settings, read_secret
-from rollbook.adapters.trial import CHAT, GENERATE, Counting, request_body, send_all, session
+from rollbook.adapters.trial import CHAT, Counting, request_body, send_all, session
 from rollbook.events import RollbookError
 from rollbook.events.times import rfc3339
 from rollbook.projections.deciding.observed import Observed, observe

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from rollbook.adapters.engines import GENERATE, ONE_TOKEN, first_model, read_answer
 from rollbook.adapters.proxies.http import in_words
 from rollbook.adapters.proxies.identity import stranger
 from rollbook.projections.health.monitor import Subject
@@ -27,8 +28,6 @@ _OURS: Final = frozenset(
 )
 """Errors of connecting that are about this machine and not about the other."""
 _NO_WAY: Final = frozenset({errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ETIMEDOUT})
-_MOST: Final = 1 << 20
-"""Bytes of an answer that are read."""
 
 
 class HttpProbes:
@@ -87,7 +86,7 @@ class HttpCheck:
             asked = f"POST {subject.url}{path}"
             async with session.post(subject.url + path, json=body, allow_redirects=False) as response:
                 finding = _finding(asked, response, subject)
-                return finding if finding != OK else self._token(asked, await _body(response))
+                return finding if finding != OK else self._token(asked, await read_answer(response))
         except aiohttp.ClientConnectorError as exc:
             return Finding(_unconnected(exc), f"{asked} failed: {in_words(exc)}")
         except TimeoutError:
@@ -98,8 +97,8 @@ class HttpCheck:
     async def _question(self, session: ClientSession, subject: Subject) -> tuple[str, dict[str, Any]]:
         """What makes a server of this kind generate one token."""
         if self._deep == "sglang":
-            return "/generate", {"text": "1", "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
-        model = self._model or await _first_model(session, subject.url)
+            return GENERATE, ONE_TOKEN
+        model = self._model or await first_model(session, subject.url)
         return "/v1/completions", {"model": model, "prompt": "1", "max_tokens": 1, "temperature": 0}
 
     def _token(self, asked: str, body: bytes) -> Finding:
@@ -130,32 +129,6 @@ def _generated(body: bytes) -> bool:
 
 def _completed(body: bytes) -> bool:
     return bool(msgspec.json.decode(body, type=_Completed).choices)
-
-
-class _Model(msgspec.Struct):
-    id: str
-
-
-class _Models(msgspec.Struct):
-    data: list[_Model]
-
-
-async def _first_model(session: ClientSession, url: str) -> str:
-    """The model that a server offers first. Raises `ValueError` if it offers none."""
-    async with session.get(f"{url}/v1/models", allow_redirects=False) as response:
-        body = await _body(response)
-    try:
-        return msgspec.json.decode(body, type=_Models).data[0].id
-    except (msgspec.MsgspecError, UnicodeDecodeError, IndexError) as exc:
-        raise ValueError("/v1/models names no model") from exc
-
-
-async def _body(response: ClientResponse) -> bytes:
-    """All of an answer, up to a bound: `read` alone returns the first piece that came."""
-    pieces = bytearray()
-    while len(pieces) < _MOST and (piece := await response.content.read(_MOST - len(pieces))):
-        pieces += piece
-    return bytes(pieces)
 
 
 def _session(*, force_close: bool) -> ClientSession:
