@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import os
 import re
+import signal
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -102,6 +103,15 @@ def run(main: Coroutine[Any, Any, _T]) -> _T:
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(main)
+
+
+def asked_to_stop() -> asyncio.Event:
+    """Set by SIGTERM and Ctrl-C from now on: for programs that then stop by themselves. Belongs to the running loop."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
 
 
 def start_logs() -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from rollbook.adapters.cli.common import ConfigFile, Port, load_client_config, parse_duration, run
+from rollbook.adapters.cli.common import ConfigFile, Port, asked_to_stop, load_client_config, parse_duration, run
 from rollbook.adapters.cli.exits import Exit
 from rollbook.adapters.cli.output import say
 from rollbook.events import RollbookError, validate_name
@@ -57,10 +56,7 @@ async def _serve(publisher: Publisher, name: str, host: str, port: int, drain: f
     from rollbook.adapters.proxies.http import in_words
     from rollbook.projections.ports import HostAndPort
 
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = asked_to_stop()
     life = publisher.worker(name)
     try:
         life.started(pid=os.getpid())

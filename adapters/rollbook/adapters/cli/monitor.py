@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 
-from rollbook.adapters.cli.common import ConfigFile, load_config, run
+from rollbook.adapters.cli.common import ConfigFile, asked_to_stop, load_config, run
 from rollbook.adapters.cli.exits import Exit
 from rollbook.adapters.settings import Config, StaticProvider
-
-if TYPE_CHECKING:
-    from rollbook.adapters.health import HealthMonitor
 
 EXAMPLE = """\
 Example:
@@ -46,21 +41,14 @@ def monitor(*, config: ConfigFile = None, name: Name = None) -> Exit:
 async def _monitor(config: Config, name: str | None) -> Exit:
     from rollbook.adapters.bootstrap import nats_connection, open_provider
     from rollbook.adapters.health import HealthMonitor
+    from rollbook.adapters.health.monitoring import run_until
 
     settings = config.settings
+    stop = asked_to_stop()  # before Ray is joined, which takes seconds
     connection = nats_connection(settings.nats, environ=os.environ, directory=config.directory)
     async with open_provider(settings, config.file.parent) as provider:
         namespace = None if isinstance(settings.provider, StaticProvider) else settings.provider.namespace
         pools = settings.policy().pools
-        await _until_told(HealthMonitor(settings.fleet, connection, provider, pools, name=name, namespace=namespace))
+        watching = HealthMonitor(settings.fleet, connection, provider, pools, name=name, namespace=namespace)
+        await run_until(watching, stop)
     return Exit.DONE
-
-
-async def _until_told(watching: HealthMonitor) -> None:
-    from rollbook.adapters.health.monitoring import run_until
-
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    await run_until(watching, stop)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
-import signal
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from rollbook.adapters.cli.common import ConfigFile, load_config, run, start_logs
+from rollbook.adapters.cli.common import ConfigFile, asked_to_stop, load_config, run, start_logs
 from rollbook.adapters.cli.exits import Exit, UsageError
 from rollbook.adapters.cli.output import out, say
 from rollbook.adapters.cli.people import publisher_name, who
@@ -79,10 +77,7 @@ async def _recover(config: Config, name: str | None) -> Exit:
 
     settings = config.settings
     connection = nats_connection(settings.nats, environ=os.environ, directory=config.directory)
-    asked = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked.set)
+    asked = asked_to_stop()  # before Ray is joined, which takes seconds
     async with _open_manager(config) as manager:
         recovery = WorkerRecovery(settings.fleet, connection, manager, settings.policy().pools, name=name)
         await run_until(recovery, asked)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from rollbook.adapters.cli.common import ConfigFile, load_config, run
+from rollbook.adapters.cli.common import ConfigFile, asked_to_stop, load_config, run
 from rollbook.adapters.cli.exits import Exit
 from rollbook.adapters.settings import Config
 from rollbook.projections.leading.controller import Controller
@@ -45,10 +44,7 @@ def up(*, config: ConfigFile = None, relist: Relist = False) -> Exit:
 async def _up(config: Config, *, relist: bool) -> Exit:
     from rollbook.adapters.bootstrap import build
 
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = asked_to_stop()
     async with build(config.settings, config.directory, environ=os.environ, relist=relist) as built:
         stopping = asyncio.create_task(_stop(stop, built.controller), name="signals")
         try:
