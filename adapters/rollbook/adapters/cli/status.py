@@ -187,11 +187,15 @@ def _natural(cell: str | None) -> tuple[int, str]:
 
 
 def _ago(since: str, now: float) -> str:
-    """`42s`, `3m12s`, `5h03m`, `2d04h` ago; the text itself if it is no time."""
+    """How long ago; the text itself if it is no time."""
     try:
-        seconds = max(0, int(now - parse_rfc3339(since)))
+        return span(max(0, int(now - parse_rfc3339(since))))
     except ValueError:
         return one_line(since, LONGEST_SHOWN) or "-"
+
+
+def span(seconds: int) -> str:
+    """`42s`, `3m12s`, `5h03m`, `2d04h`."""
     minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
     if days:
         return f"{days}d{hours % 24:02}h"

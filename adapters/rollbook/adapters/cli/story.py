@@ -7,7 +7,7 @@ from typing import Final
 
 from rollbook.adapters.cli.lines import describe_fact, short
 from rollbook.adapters.cli.output import Piece, one_line
-from rollbook.adapters.cli.status import PHASES
+from rollbook.adapters.cli.status import PHASES, span
 from rollbook.events import Deregistering, OperatorFact, Registering, RegistrationFact, RegistrationFailed
 from rollbook.events.times import rfc3339
 from rollbook.projections.history.narrative import Event, Life, Narrative, Passage, StandsNow, Step, Verdict
@@ -164,8 +164,4 @@ def seconds(value: float) -> str:
         return f"{value * 1000:.0f}ms"
     if value < 60:  # noqa: PLR2004 - seconds in a minute
         return f"{value:.2f}s"
-    whole = int(value)
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if days:
-        return f"{days}d{hours % 24:02}h"
-    return f"{hours}h{minutes % 60:02}m" if hours else f"{minutes}m{whole % 60:02}s"
+    return span(int(value))
