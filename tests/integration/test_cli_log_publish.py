@@ -124,7 +124,7 @@ def test_what_is_published_is_printed(stream, call):
     assert facts(out) == [
         ["rollout-3-0", "worker.up", "incarnation=1"],
         ["rollout-3-0", "worker.up", "incarnation=2"],
-        ["rollout-3-0", "worker.down", 'incarnation=2  evidence=timeout reason="no answer"'.replace("  ", " ")],
+        ["rollout-3-0", "worker.down", 'incarnation=2 evidence=timeout reason="no answer"'],
         ["judge", "worker.up", "incarnation=9 pool=reward cell=a"],
     ]
     assert facts(call("log", "--worker", "rollout-3-0", "--type", "worker.down")[1])[0][1] == "worker.down"
