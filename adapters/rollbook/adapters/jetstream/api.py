@@ -93,7 +93,7 @@ async def question(client: Client, subject: str, body: dict[str, Any] | None = N
             return msgspec.json.decode(answer)
     except msgspec.MsgspecError as exc:
         raise LogUnavailable(f"$JS.API.{subject}: the answer is not JetStream's ({exc})") from exc
-    raise _refused(subject, error)
+    raise refused(subject, error)
 
 
 async def stream_info(client: Client, stream: str, *, timeout: float) -> dict[str, Any]:
@@ -121,11 +121,12 @@ async def publish(client: Client, subject: str, payload: bytes, headers: dict[st
     except msgspec.MsgspecError as exc:
         raise LogUnavailable(f"{subject}: somebody who is no stream answered ({exc})") from exc
     if ack.error is not None:
-        raise _refused(subject, ack.error)
+        raise refused(subject, ack.error)
     return ack
 
 
-def _refused(subject: str, error: Refusal) -> LogError:
+def refused(subject: str, error: Refusal) -> LogError:
+    """What JetStream's no is: `LogUnavailable` if it may say yes later, with what to do about it; else `Refused`."""
     if error.err_code in _NO_ROOM:
         return LogUnavailable(
             f"{subject}: {error.description} ({error.err_code}): the server has no room for it. Free space on the disk "

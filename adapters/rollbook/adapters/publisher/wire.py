@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 import nats.errors
 
-from rollbook.adapters.jetstream.api import Ack
+from rollbook.adapters.jetstream.api import Ack, refused
 from rollbook.adapters.jetstream.client import Client, Message, NotPermitted
 from rollbook.projections.ports import LogUnavailable
 
@@ -39,7 +39,7 @@ class Answer(Message, frozen=True, gc=False):
         except msgspec.MsgspecError as exc:
             raise LogUnavailable(f"{subject}: somebody who is no stream answered ({exc})") from exc
         if ack.error is not None:
-            raise LogUnavailable(f"{subject}: {ack.error.description} ({ack.error.err_code})")
+            raise LogUnavailable(str(refused(subject, ack.error)))
         return ack.seq
 
 
