@@ -297,10 +297,6 @@ async def status_of(built):
 MONITOR = """
 import asyncio, sys
 from rollbook.adapters.health import HealthMonitor
-from rollbook.adapters.service.client import Controllers
-from rollbook.adapters.service.messages import STATUS, Request
-from rollbook.adapters.settings import NatsSettings, Settings
-from rollbook.adapters.settings import StaticProvider as StaticSettings
 from rollbook.adapters.static import StaticProvider
 from rollbook.projections.policy import PoolPolicy
 

@@ -15,6 +15,7 @@ from support.verifying import OTHER, STRANGER, W, site_at, verdicts
 from rollbook.adapters.cli.main import run
 from rollbook.adapters.clock import SystemClock
 from rollbook.adapters.memory.proxy import MemoryProxy
+from rollbook.adapters.trial import CHAT, request_body, session
 from rollbook.adapters.verify import doors
 from rollbook.events import Registered, WorkerCordoned, WorkerDown, WorkerUp
 from rollbook.projections.looking.verification import Verdict
@@ -152,6 +153,26 @@ async def test_a_router_that_is_away_is_said(site, nats_server):
     assert found.broken
     assert "connection refused" in found.unreachable
     site.configure(nats_server.url, site.url)
+
+
+@pytest.mark.parametrize(
+    "page", [b"", b"{}", b'{"data": []}', b'{"data": [{"id": 5}]}', b"<html>", b"\xff", b"[" * 9999]
+)
+async def test_where_no_model_is_named_the_default_is_asked_for(page):
+    async def models(_):
+        return web.Response(body=page)
+
+    app = web.Application()
+    app.router.add_get("/v1/models", models)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        async with session({}, None) as asking:
+            body = await request_body(asking, f"http://127.0.0.1:{runner.addresses[0][1]}", CHAT, None)
+    finally:
+        await runner.cleanup()
+    assert body["model"] == "default"
 
 
 # ---------------------------------------------------------------- engines that do not say who they are
