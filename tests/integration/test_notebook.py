@@ -4,6 +4,7 @@ import ast
 import asyncio
 import inspect
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,10 +27,12 @@ async def a_run(url, fleet):
     await provision(client, fleet, timeout=DEADLINE)
     log, codec, ids = JetStreamLog(client, fleet, timeout=DEADLINE), Codec(fleet), UuidV7()
 
-    async def say(fact):
-        draft = codec.draft(fact, id=ids.new(), time="2026-11-30T02:40:28.000Z", publisher="test")
-        return (await log.append([draft]))[0]
+    async def say(*facts):
+        drafts = [codec.draft(one, id=ids.new(), time="2026-11-30T02:40:28.000Z", publisher="test") for one in facts]
+        return (await log.append(drafts))[-1]
 
+    # More than polars looks at to guess a column's type.
+    await say(*(WorkerUp(worker=f"reward-{number}-0", incarnation=1) for number in range(150)))
     for life in range(1, 5):
         for worker in ("rollout-0-0", "rollout-1-0"):
             at = {"proxy": "a", "worker": worker, "incarnation": life, "url": "http://h:1"}
@@ -40,8 +43,12 @@ async def a_run(url, fleet):
     await client.close()
 
 
-def test_every_cell_of_the_page_runs(nats_server, fleet, tmp_path, monkeypatch, capsys):
-    pytest.importorskip("matplotlib")
+@pytest.mark.parametrize("frames", ["polars", None])
+def test_every_cell_of_the_page_runs(nats_server, fleet, tmp_path, monkeypatch, capsys, frames):
+    if frames is not None:
+        pytest.importorskip(frames)
+    for one in {"polars", "pandas"} - {frames}:
+        monkeypatch.setitem(sys.modules, one, None)
     asyncio.run(a_run(nats_server.url, fleet))
     monkeypatch.chdir(tmp_path)
     names = {}
@@ -57,7 +64,8 @@ def test_every_cell_of_the_page_runs(nats_server, fleet, tmp_path, monkeypatch, 
 
     asyncio.run(run_all())
     out = capsys.readouterr().out
-    assert "48 facts, 6 recoveries" in out
+    assert "198 facts, 6 recoveries" in out
+    assert ("shape: (5, 12)" in out) is (frames is not None)
     assert "a register confirmed" in out
     assert (tmp_path / "recoveries.png").read_bytes().startswith(b"\x89PNG")
     assert "rollout-1-0" in (tmp_path / "run.html").read_text()
