@@ -170,6 +170,16 @@ def test_a_hung_server_means_unknown_and_is_asked_again(server, stream, monkeypa
     assert sorted(sequences) == list(range(2, 22))
 
 
+def test_a_server_without_room_is_told_with_what_to_do(start_nats, fleet):
+    server = start_nats(jetstream="{ max_file_store: 60000 }")
+    FleetStream(server.url, fleet).make()
+    with Publisher(fleet, server.url) as publisher:
+        for number in range(100):
+            publisher.worker_down(f"w-{number}-0", incarnation=1, reason="x" * 900)
+        wait_until(lambda: "the server has no room for it. Free space" in (publisher.stats().last_error or ""))
+        assert publisher.close(0).unsent
+
+
 def test_a_hung_server_does_not_number_twice(server, stream):
     with Publisher(stream.fleet, server.url) as publisher:
         publisher.worker_up("w-0-0", incarnation=1).result(LONG)
