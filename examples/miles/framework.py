@@ -1,4 +1,4 @@
-"""What stands in for miles and slime: a server group, its RolloutHealthMonitor and a manager, with their call shapes.
+"""What stands in for miles and slime: a server group and its RolloutHealthMonitor, with their call shapes.
 
 Its engines are HTTP servers in this process; there is no Ray and no model.
 """
