@@ -7,7 +7,7 @@ from support.core import Book
 from support.fleet import Fleet, W, on_virtual_time
 
 from rollbook.events import FleetEnded, WorkerCordoned, WorkerDown, WorkerSuspended, WorkerUp
-from rollbook.projections.leading.leases import expiry
+from rollbook.projections.leading.leases import AT_ONCE, expiry
 from rollbook.projections.state.leases import Leases
 
 LEASE = 30.0
@@ -201,4 +201,44 @@ async def test_who_changed_while_it_was_asked_is_not_shot():  # I3
     await asyncio.sleep(3 * LEASE)
     assert said(fleet, WorkerCordoned)
     assert said(fleet, WorkerDown) == []
+    await fleet.stop()
+
+
+LAST = f"rollout-{AT_ONCE}-0"
+
+
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        WorkerUp(worker=LAST, incarnation=2),  # which promised nothing
+        WorkerUp(worker=LAST, incarnation=2, lease=LEASE),
+        WorkerSuspended(worker=LAST, incarnation=1),
+    ],
+)
+@on_virtual_time
+async def test_whose_turn_comes_late_is_judged_as_it_is_then(meanwhile):  # I3
+    """A node that is lost takes more leases with it than are asked about at a time."""
+    fleet = Fleet()
+    await begun(fleet)
+    names = [W, *(f"rollout-{number}-0" for number in range(1, AT_ONCE + 1))]
+    urls = [fleet.place(name, port=8000 + number) for number, name in enumerate(names)]
+    await fleet.say(*(WorkerUp(worker=name, incarnation=1, lease=LEASE) for name in names[1:]))
+    await fleet.until(lambda: len(fleet.proxy.listed) == len(names))
+    for url in urls:
+        fleet.readiness.close(url)
+    answered, unsaid = fleet.readiness.check, [meanwhile]
+
+    async def slow(*arguments):
+        while unsaid:
+            fact = unsaid.pop()
+            fleet.readiness.close(fleet.place(LAST, fact.incarnation, port=8000 + AT_ONCE))
+            await fleet.say(fact)
+        await asyncio.sleep(0.5)
+        return await answered(*arguments)
+
+    fleet.readiness.check = slow
+    await fleet.until(lambda: len(said(fleet, WorkerDown)) == AT_ONCE, 2 * LEASE)
+    await asyncio.sleep(5)
+    assert {down.worker for down in said(fleet, WorkerDown)} == set(names) - {LAST}
+    assert not fleet.running.done()
     await fleet.stop()

@@ -62,20 +62,26 @@ class Examiner:
         )
 
     async def examine(self, name: str) -> None:
-        """One look. What could not be found out is looked at again with the next one."""
-        resources, projector = self._leading.resources, self._leading.projector
-        as_of = projector.state.sequence
-        worker = projector.state.roster.workers.get(name)
+        """One look. What could not be found out is looked at again with the next one.
+
+        Whose turn comes late may have another life by now, or sleep, or have been heard of.
+        """
+        resources, state = self._leading.resources, self._leading.projector.state
+        leases, now = resources.leases, resources.clock.monotonic()
+        as_of, worker = state.sequence, state.roster.workers.get(name)
         if worker is None:
             return
-        incarnation, lease, expired = worker.incarnation, worker.lease, worker.evidence == "lease_expired"
+        expired = leases.is_back(worker, now)
+        if not expired and not leases.is_overdue(worker, state.roster, now):
+            return
+        incarnation, lease = worker.incarnation, worker.lease
         try:
             wrong = await self._ask(name)
         except ProviderError as exc:
             resources.tell("lease.unknown", worker=name, reason=str(exc))
             return
         if wrong is None and not expired:
-            resources.leases.renewed(name, incarnation, resources.clock.monotonic())
+            leases.renewed(name, incarnation, resources.clock.monotonic())
             resources.tell("lease.expired_and_answers", worker=name, incarnation=incarnation)
         elif wrong is None:
             await self._write(WorkerUp(worker=name, incarnation=incarnation), as_of)

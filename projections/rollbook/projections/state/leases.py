@@ -12,7 +12,7 @@ import msgspec
 
 from rollbook.events.facts.base import Incarnation, Name
 from rollbook.projections.state.roster import Roster
-from rollbook.projections.state.worker import LIVE, Phase
+from rollbook.projections.state.worker import LIVE, Phase, Worker
 
 MOST: Final = 100_000
 """Anyone who may send renewals may invent names; more than these are not noted."""
@@ -52,29 +52,32 @@ class Leases:
 
     def overdue(self, roster: Roster, now: float) -> list[str]:
         """Workers that live by the log and were not heard of for as long as they promised. Who sleeps may be silent."""
+        return [name for name, worker in roster.workers.items() if self.is_overdue(worker, roster, now)]
+
+    def is_overdue(self, worker: Worker, roster: Roster, now: float) -> bool:
+        """Whether that is so of this one."""
         if self._deaf or roster.ended:
-            return []
-        found: list[str] = []
-        for name, worker in roster.workers.items():
-            if worker.lease is None or worker.phase not in LIVE or worker.suspension is not None:
-                continue
-            incarnation, at = self._heard.get(name, (0, now))
-            if incarnation != worker.incarnation:
-                self._heard[name] = (worker.incarnation, now)
-            elif now - at > worker.lease:
-                found.append(name)
-        return found
+            return False
+        if worker.lease is None or worker.phase not in LIVE or worker.suspension is not None:
+            return False
+        incarnation, at = self._heard.get(worker.name, (0, now))
+        if incarnation != worker.incarnation:
+            self._heard[worker.name] = (worker.incarnation, now)
+            return False
+        return now - at > worker.lease
 
     def back(self, roster: Roster, now: float) -> list[str]:
         """Workers that are down for an expired lease alone, and are heard of again."""
-        return [
-            name
-            for name, worker in roster.workers.items()
-            if worker.phase is Phase.DOWN
+        return [name for name, worker in roster.workers.items() if self.is_back(worker, now)]
+
+    def is_back(self, worker: Worker, now: float) -> bool:
+        """Whether that is so of this one."""
+        return (
+            worker.phase is Phase.DOWN
             and worker.evidence == "lease_expired"
-            and self._fresh(name, worker.lease, now)
-            and self._heard[name][0] == worker.incarnation
-        ]
+            and self._fresh(worker.name, worker.lease, now)
+            and self._heard[worker.name][0] == worker.incarnation
+        )
 
     def _fresh(self, name: str, lease: float | None, now: float) -> bool:
         return lease is not None and name in self._heard and now - self._heard[name][1] <= lease
