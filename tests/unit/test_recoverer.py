@@ -19,6 +19,7 @@ from rollbook.adapters.memory.provider import MemoryProvider
 from rollbook.adapters.memory.readiness import MemoryReadiness
 from rollbook.adapters.memory.snapshots import MemorySnapshots
 from rollbook.events import FleetEnded, RecoveryFailed, RecoveryStarted, WorkerDown, WorkerFact, WorkerUncordoned
+from rollbook.events.times import rfc3339
 from rollbook.projections.health.verdicts import Verdicts
 from rollbook.projections.leading.claims import ending_claims
 from rollbook.projections.leading.controller import Controller
@@ -218,6 +219,35 @@ async def test_a_recoverer_killed_in_the_middle_leaves_a_claim_that_expires_and_
     (failed,) = scene.facts(RecoveryFailed)
     assert "the claim of a is over" in failed.fact.reason
     assert (second.fact.attempt, scene.worker("rollout-0-1").phase) == (2, Phase.SERVING)
+
+
+def claim(worker, attempt, until):
+    return RecoveryStarted(worker=worker, incarnation=1, attempt=attempt, at=rfc3339(0.0), until=rfc3339(until))
+
+
+@on_virtual_time
+async def test_a_claim_that_is_made_while_another_one_is_ended_is_not_over():
+    scene = Scene()
+    await scene.up()
+    await scene.lead()
+    first, second = NAMES[0], NAMES[2]
+    now = scene.clock.now()
+    meanwhile = [RecoveryFailed(worker=second, incarnation=1, attempt=1, reason="x"), claim(second, 2, now + 600)]
+
+    def before(fact):
+        if not isinstance(fact, RecoveryFailed):
+            return ()
+        said = tuple(meanwhile)
+        meanwhile.clear()
+        return said
+
+    scene.log.before = before
+    await scene.say(claim(first, 1, now + 3), claim(second, 1, now + 3))
+    await scene.until(lambda: not meanwhile, 10)
+    await asyncio.sleep(10)
+    assert [one.fact.worker for one in scene.facts(RecoveryFailed)] == [second, first]
+    assert scene.worker(first).restarts.claim is None
+    assert scene.worker(second).restarts.claim.attempt == 2
 
 
 @on_virtual_time

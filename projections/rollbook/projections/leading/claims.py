@@ -24,8 +24,10 @@ async def ending_claims(leading: Leading) -> None:
     verdicts = Verdicts(fleet, resources.log, resources.clock, resources.ids, resources.owner, may=authority.require)
     while True:
         await resources.clock.sleep(PAUSE_SECONDS)
-        for name in expired(projector.state.roster, resources.clock.now()):
-            as_of, worker = projector.state.sequence, projector.state.roster.workers.get(name)
+        # Of one moment: a claim that is made while others are ended is another one, and is not over.
+        as_of, over = projector.state.sequence, expired(projector.state.roster, resources.clock.now())
+        for name in over:
+            worker = projector.state.roster.workers.get(name)
             claim = None if worker is None or worker.restarts is None else worker.restarts.claim
             if worker is None or claim is None:
                 continue
