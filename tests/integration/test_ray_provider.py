@@ -187,6 +187,27 @@ def test_what_a_process_starts_after_it_joined_is_not_told_to_be_patient(local_r
     assert run_python(code, local_ray, fleet).stdout.splitlines()[-1] == "True None"
 
 
+def test_a_cluster_that_was_joined_by_who_had_given_up_waiting_is_left_at_the_end(local_ray):
+    """Nor is it lost when several ask at once."""
+    code = """
+        import asyncio, sys
+        import ray
+        from rollbook.adapters.ray.border import RayThread
+        from rollbook.adapters.ray.joining import RayCluster
+
+        async def main():
+            cluster = RayCluster(RayThread(), "rollbook", sys.argv[1])
+            print(*await asyncio.gather(*map(cluster.join, (0.01, 90, 90)), return_exceptions=True), sep="; ")
+            print(ray.is_initialized())
+            await cluster.leave(90)
+            print(ray.is_initialized())
+
+        asyncio.run(main())
+    """
+    told = ["the Ray cluster gave no answer within 0.01 s; None; None", "True", "False"]
+    assert run_python(code, local_ray).stdout.splitlines() == told
+
+
 def test_without_a_cluster_the_provider_says_so_and_waits_for_one():
     code = """
         import asyncio

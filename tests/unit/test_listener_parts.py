@@ -44,6 +44,17 @@ def test_what_is_no_address_is_refused(one):
         address(one)
 
 
+@pytest.mark.parametrize("one", [("h", 0), ("h", 70_000), ("h", True), SimpleNamespace(host="h", port=None)])
+def test_a_port_that_is_none_is_refused_however_it_comes(one):
+    """As of an engine that does not listen yet."""
+    with pytest.raises(ValueError, match="is no port; write a number from 1 to 65535"):
+        address(one)
+
+
+def test_an_ipv6_host_needs_no_brackets_in_a_pair():
+    assert str(address(("fd00::1", 80))) == "[fd00::1]:80"
+
+
 async def test_every_look_up_asks_the_framework():
     """I6."""
     asked = []

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
+from rollbook.adapters.ray.ports import PRIMARY
 from rollbook.adapters.settings.model import parse_host_and_port
 from rollbook.projections.ports import HostAndPort, Located, ProviderWorker, UnknownWorker, WorkerUnreachable
 
-PRIMARY: Final = "primary"
-"""Name of the address that takes requests."""
+DEADLINE: Final = 2.5
+"""Seconds for one look-up: longer than the 1.4-2 s that Ray takes to notice a broken connection and come back, and less
+than `reconcile.call_deadline`, or nobody would learn why there was no answer."""
 ANY: Final = 0
 """The incarnation of whoever cannot be told apart from its former lives: it matches each of them."""
 
@@ -71,11 +73,15 @@ def address(one: object) -> HostAndPort:
         case str():
             return parse_host_and_port(_netloc(one) if "//" in one else one)
         case (str(host), int(port)):
-            return HostAndPort(host, port)
+            return _pair(host, port)
         case _ if isinstance(name := getattr(one, "host", None), str):
-            return HostAndPort(name, int(getattr(one, "port", 0)))
+            return _pair(name, getattr(one, "port", None))
         case _:
             raise ValueError(f"{one!r} is no address; give a URL, host:port or a pair")
+
+
+def _pair(host: str, port: object) -> HostAndPort:
+    return parse_host_and_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
 
 
 def _netloc(url: str) -> str:

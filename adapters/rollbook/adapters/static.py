@@ -11,14 +11,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from rollbook.adapters.locating import ANY, Locating
+from rollbook.adapters.locating import ANY, DEADLINE, Locating
 from rollbook.adapters.ray.border import RayThread
 from rollbook.adapters.settings.decode import decode, describe, format_path
 from rollbook.adapters.settings.model import WorkersFile, parse_host_and_port
 from rollbook.projections.ports import HostAndPort, Located, ProviderUnavailable, ProviderWorker
 
-DEADLINE: Final = 2.5
-"""Seconds for reading the file, which may lie on a file system that hangs; less than `reconcile.call_deadline`."""
 _INCARNATION: Final = "incarnation"
 
 
@@ -40,7 +38,10 @@ class StaticProvider(Locating):
 
 
 class FileProvider(Locating):
-    """Knows what stands in `file` at the moment of the question. What cannot be read is unknown, never gone."""
+    """Knows what stands in `file` at the moment of the question. What cannot be read is unknown, never gone.
+
+    The file may lie on a file system that hangs: `deadline` (seconds) bounds each reading.
+    """
 
     def __init__(self, file: Path, *, deadline: float = DEADLINE) -> None:
         self.who = f"the file {file}"

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import msgspec
 
-from rollbook.adapters.locating import ANY, Locating, named_addresses
+from rollbook.adapters.locating import ANY, DEADLINE, Locating, named_addresses
 from rollbook.adapters.ray.border import RayThread
 from rollbook.projections.ports import HostAndPort, Located, ProviderUnavailable, ProviderWorker
 
 Look = Callable[[Sequence[str] | None], Mapping[str, Any]]
 """What the framework answers about workers of these names, or about everybody; without those it does not know."""
-
-DEADLINE: Final = 2.5
-"""Seconds for one look-up; less than `reconcile.call_deadline`."""
 
 
 class _Unknown(msgspec.Struct, frozen=True):

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, Self
 
 import msgspec
-import structlog
 
-from rollbook.adapters.locating import ANY, Locating, named_addresses
+from rollbook.adapters.locating import ANY, DEADLINE, Locating, named_addresses
 from rollbook.adapters.ray.border import (
     NAMESPACE,
     ActorBroken,
@@ -26,15 +25,11 @@ from rollbook.adapters.ray.border import (
 )
 from rollbook.adapters.ray.joining import RayCluster
 from rollbook.adapters.ray.naming import ActorNames
-from rollbook.adapters.ray.provider import DEADLINE, JOIN_SECONDS
-from rollbook.events import RollbookError
 from rollbook.projections.ports import Located, ProviderUnavailable, ProviderWorker
 
 _INCARNATION: Final = "incarnation"
 _DEAD: Final = Located({}, ANY, alive=False)
 _SILENT: Final = Located({}, ANY)
-
-_log = structlog.get_logger()
 
 
 class _Unknown(msgspec.Struct, frozen=True):
@@ -74,10 +69,7 @@ class RayActorsProvider(Locating):
         Joins Ray like `RayWorkerProvider.create`. Raises `ValueError` for an unusable template.
         """
         provider = cls(ActorNames(actor, pool), method, namespace, address, deadline)
-        try:
-            await provider._cluster.join(max(deadline, JOIN_SECONDS))
-        except RollbookError as exc:
-            _log.warning("provider.ray.not_joined", error=str(exc))
+        await provider._cluster.join_early(deadline)
         return provider
 
     async def locate(self, names: Iterable[str]) -> dict[str, Located]:
@@ -126,22 +118,17 @@ class RayActorsProvider(Locating):
         """The namespaces in which there is an actor of each name, of those that count. Raises `ProviderUnavailable`."""
         import ray
 
-        try:
-            async with asyncio.timeout_at(asyncio.get_running_loop().time() + until - time.monotonic()):
-                await self._cluster.join(until - time.monotonic(), doubtful=self._doubtful)
-                self._doubtful = True
-                listed: list[Any] = await aside(
-                    self._threads,
-                    lambda: ray.util.list_named_actors(all_namespaces=True),
-                    until - time.monotonic(),
-                    "the list of Ray's named actors",
-                )
-        except (ActorGone, ActorSilent, ActorBroken) as exc:
-            told = await self._cluster.why(exc)
-            raise ProviderUnavailable(f"Ray does not say which actors there are: {told}") from exc
-        except TimeoutError as exc:
-            told = await self._cluster.why(TimeoutError(f"no answer from Ray within {self._deadline:g} s"))
-            raise ProviderUnavailable(told) from exc
+        async def look() -> list[Any]:
+            await self._cluster.join(until - time.monotonic(), doubtful=self._doubtful)
+            self._doubtful = True
+            left = until - time.monotonic()
+            return await aside(self._threads, listing, left, "the list of Ray's named actors")
+
+        def listing() -> list[Any]:
+            return list(ray.util.list_named_actors(all_namespaces=True))
+
+        failed = "Ray does not say which actors there are"
+        listed = await self._cluster.answer(look(), self._deadline, failed)
         places: dict[str, list[str]] = {}
         for one in listed:
             if self._namespace in {None, one["namespace"]}:

@@ -13,15 +13,21 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Generator
-from typing import Any, Final
+from collections.abc import Awaitable, Generator
+from typing import Any, Final, TypeVar
 
 import structlog
 
-from rollbook.adapters.ray.border import ActorSilent, RayThread, aside
+from rollbook.adapters.ray.border import ActorBroken, ActorGone, ActorSilent, RayThread, aside
+from rollbook.events import RollbookError
+from rollbook.projections.ports import ProviderUnavailable
+
+T = TypeVar("T")
 
 _PATIENCE: Final = ("RAY_gcs_rpc_server_reconnect_timeout_s", str(10 * 365 * 86400))
 """Ray's own setting: seconds without the cluster's head after which it ends the process (60 if it is not set)."""
+JOIN_SECONDS: Final = 4.0
+"""For joining the cluster when a provider is made, and for counting its nodes then: nobody waits for an address yet."""
 _KNOCK_SECONDS: Final = 0.3
 """For the head's port to answer, once something else did not."""
 _ASK_SECONDS: Final = 2.0
@@ -56,6 +62,13 @@ class RayCluster:
         self._joined_here = False
         self._head: str | None = None
 
+    async def join_early(self, seconds: float) -> None:
+        """Join it when a provider is made whose look-ups take `seconds`. It need not be there yet: they try again."""
+        try:
+            await self.join(max(seconds, JOIN_SECONDS))
+        except RollbookError as exc:
+            _log.warning("provider.ray.not_joined", address=self._address or "auto", error=str(exc))
+
     async def join(self, seconds: float, *, doubtful: bool = False) -> None:
         """Join it if this process has not joined any: whoever called `ray.init` before has chosen already.
 
@@ -71,11 +84,22 @@ class RayCluster:
                 return
             if not await self._answers():
                 raise ActorSilent(self._gone)
-        self._joined_here |= await aside(self._threads, self._join, seconds, "the Ray cluster")
+        await aside(self._threads, self._join, seconds, "the Ray cluster")
 
-    async def why(self, silent: Exception) -> str:
-        """Why there was no answer, for people: that the head is gone, or else what was said."""
-        return str(silent) if self._head is None or await self._answers() else self._gone
+    async def answer(self, look: Awaitable[T], seconds: float, failed: str) -> T:
+        """What comes of a look-up. Raises `ProviderUnavailable`, beginning with `failed`, also after `seconds`."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await look
+        except (ActorGone, ActorSilent, ActorBroken) as exc:
+            raise ProviderUnavailable(f"{failed}: {await self._why(str(exc))}") from exc
+        except TimeoutError as exc:
+            why = await self._why(f"no answer from Ray within {seconds:g} s")
+            raise ProviderUnavailable(f"{failed}: {why}") from exc
+
+    async def _why(self, said: str) -> str:
+        """Why there was no answer, for people: that the head is gone, or else what was `said`."""
+        return said if self._head is None or await self._answers() else self._gone
 
     @property
     def _gone(self) -> str:
@@ -102,13 +126,13 @@ class RayCluster:
             with contextlib.suppress(ActorSilent):
                 await aside(self._threads, ray.shutdown, seconds, "leaving Ray")
 
-    def _join(self) -> bool:
-        """Blocks. Whether this call made the connection."""
+    def _join(self) -> None:
+        """Blocks. Notes by itself that it made the connection: whoever waited may have given up by then."""
         import ray
 
         if ray.is_initialized():
             if not (self._joined_here and self._is_another()):
-                return False
+                return
             _log.warning("provider.ray.cluster_replaced", head=self._head)
             ray.shutdown()
         # Ray has a handler of its own on standard error, and warns of what is meant to be so here: no handler for
@@ -118,9 +142,9 @@ class RayCluster:
             ray.init(
                 address=self._address or "auto", namespace=self._namespace, configure_logging=False, log_to_driver=False
             )
+        self._joined_here = True
         self._head = str(ray.get_runtime_context().gcs_address)
         _log.info("provider.ray.joined", address=self._address or "auto")
-        return True
 
     def _is_another(self) -> bool:
         """Whether the head that answers now has never heard of the node that was joined. As `head_nodes`."""

@@ -5,27 +5,16 @@ A look-up answers within its deadline whatever Ray does.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
-from typing import Final, Self
+from typing import Self
 
-import structlog
-
+from rollbook.adapters.locating import DEADLINE
 from rollbook.adapters.ray.border import ActorBroken, ActorGone, ActorSilent, RayThread, aside, manager_name
 from rollbook.adapters.ray.cells import RayCells
 from rollbook.adapters.ray.client import ManagerClient, addresses, primary
-from rollbook.adapters.ray.joining import RayCluster, head_nodes
+from rollbook.adapters.ray.joining import JOIN_SECONDS, RayCluster, head_nodes
 from rollbook.adapters.ray.spec import WorkerState
-from rollbook.events import RollbookError
-from rollbook.projections.ports import HostAndPort, Located, ProviderUnavailable, ProviderWorker
-
-DEADLINE: Final = 2.5
-"""Seconds for one look-up: longer than the 1.4-2 s that Ray takes to notice a broken connection and come back, and less
-than `reconcile.call_deadline`, or nobody would learn why there was no answer."""
-JOIN_SECONDS: Final = 4.0
-"""For joining the cluster when a provider is made, and for counting its nodes then: nobody waits for an address yet."""
-
-_log = structlog.get_logger()
+from rollbook.projections.ports import HostAndPort, Located, ProviderWorker
 
 
 class RayWorkerProvider:
@@ -52,10 +41,7 @@ class RayWorkerProvider:
         RAY_ADDRESS, or this machine's cluster). Ray need not be there yet: then look-ups say so, and try again.
         """
         provider = cls(ManagerClient(manager or manager_name(fleet), namespace), address, deadline)
-        try:
-            await provider._cluster.join(max(deadline, JOIN_SECONDS))
-        except RollbookError as exc:
-            _log.warning("provider.ray.not_joined", error=str(exc))
+        await provider._cluster.join_early(deadline)
         return provider
 
     async def get_addr(self, worker_name: str) -> HostAndPort:
@@ -94,16 +80,12 @@ class RayWorkerProvider:
         await self._cluster.leave(self._deadline)
 
     async def _states(self, names: Sequence[str] | None) -> dict[str, WorkerState]:
-        try:
-            async with asyncio.timeout(self._deadline):
-                await self._connect()
-                return await self._client.states(names, self._deadline)
-        except (ActorGone, ActorSilent, ActorBroken) as exc:
-            told = await self._cluster.why(exc)
-            raise ProviderUnavailable(f"the Ray manager of the workers does not answer: {told}") from exc
-        except TimeoutError as exc:
-            told = await self._cluster.why(TimeoutError(f"no answer from Ray within {self._deadline:g} s"))
-            raise ProviderUnavailable(told) from exc
+        async def look() -> dict[str, WorkerState]:
+            await self._connect()
+            return await self._client.states(names, self._deadline)
+
+        failed = "the Ray manager of the workers does not answer"
+        return await self._cluster.answer(look(), self._deadline, failed)
 
     async def _connect(self) -> None:
         await self._cluster.join(self._deadline, doubtful=self._client.doubtful)
