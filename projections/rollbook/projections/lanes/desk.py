@@ -52,6 +52,7 @@ class Desk:
         self._projector = projector
         self._notes = notes
         self._authority = authority
+        self._leaving: tuple[State, int, dict[str, str]] | None = None
 
     @property
     def state(self) -> State:
@@ -67,9 +68,15 @@ class Desk:
         """Why this life does not belong here, by the roster as it is now."""
         return gates.unwanted(self.state.roster, self.policy, self.served, name, incarnation)
 
-    def outdated(self, name: str) -> bool:
-        """Whether it leaves for its weights, by the fold as it is now."""
-        return name in outdated(self.state, self.policy, self.served)
+    def outdated(self) -> dict[str, str]:
+        """Who leaves for its weights, and why, by the fold as it is now.
+
+        Looked up once for each state of the fold: everybody counts, and all who leave at once ask again and again.
+        """
+        state = self.state
+        if self._leaving is None or self._leaving[0] is not state or self._leaving[1] != state.sequence:
+            self._leaving = (state, state.sequence, outdated(state, self.policy, self.served))
+        return self._leaving[2]
 
     def on_hold(self) -> str | None:
         """Why no admin call may be made now, by an operator's word."""

@@ -13,7 +13,6 @@ from rollbook.projections.deciding import plan
 from rollbook.projections.deciding.gates import Gate, Held
 from rollbook.projections.deciding.ghosts import Ghosts
 from rollbook.projections.deciding.observed import Observed
-from rollbook.projections.deciding.outdated import outdated
 from rollbook.projections.deciding.settled import Planned, Settled
 from rollbook.projections.ending import end
 from rollbook.projections.lanes.admission import Admission
@@ -207,7 +206,7 @@ class Lane:
     async def _act(self, seen: Seen, keys: dict[str, None], *, full: bool) -> None:
         state = self._projector.state
         ghosts = self._ghosts.now(self._desk.record, self._clock.monotonic())
-        leaving = outdated(state, self._policy, self._served)
+        leaving = self._desk.outdated()
         if not full:
             keys |= dict.fromkeys(name for name in leaving if name not in self._retries)
         planned = self._settled.plan(state, seen.listing, None if full else keys, self._moves.to, ghosts, leaving)

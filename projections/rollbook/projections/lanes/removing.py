@@ -119,7 +119,7 @@ class Removing:
         if self._desk.unwanted(action.worker, action.incarnation) is not None:
             return None
         if action.outdated:
-            return None if self._desk.outdated(action.worker) else "its weights let it stay"
+            return None if action.worker in self._desk.outdated() else "its weights let it stay"
         if action.unless_wanted:
             return "it belongs here again"
         if action.heir is not None and not self._desk.urls.owns(action.heir, action.worker):
