@@ -122,8 +122,10 @@ def pair(roster: Roster, policy: Policy, proxy: ProxyPolicy, worker: Worker) -> 
     Asked of the roster and not of what is registered: otherwise each of the two would wait for the other for ever.
     """
     partner = policy.partner(worker.pool)
+    # The phase first, because everybody is walked where nobody could: it is what fails of most, and costs least.
     if partner is None or any(
-        other.pool == partner and _takes_requests(roster, policy, proxy, other) for other in roster.workers.values()
+        other.pool == partner and other.phase is Phase.SERVING and _takes_requests(roster, policy, proxy, other)
+        for other in roster.workers.values()
     ):
         return None
     return Held(Gate.PAIR_READY, f"no worker of pool {partner!r}, which requests need too, could take any there")

@@ -73,20 +73,25 @@ class Admission:
         except Exception:  # noqa: BLE001 - unknown is never no: who cannot be asked about has not moved
             return {}
 
-    def site(self, name: str, located: Located, proxy: ProxyPolicy, canonical: Callable[[str], str]) -> Site | Held:
-        """Where the present life of `name` is by that answer, or the gate that would keep it from being added now."""
+    def site(self, name: str, located: Located, canonical: Callable[[str], str]) -> Site | Held:
+        """Where the present life of `name` is by that answer."""
         worker = self._roster().workers.get(name)
         if worker is None:
             return Held(Gate.NOT_FORGOTTEN, "the log does not know it any more")
-        return self._by_log(proxy, worker) or self._site(worker, located, canonical)
+        return self._site(worker, located, canonical)
+
+    def may_be_added(self, name: str, proxy: ProxyPolicy) -> bool:
+        """Whether nothing that the log says would keep the present life of `name` from being added now."""
+        worker = self._roster().workers.get(name)
+        return worker is not None and self._by_log(proxy, worker) is None
 
     def _by_log(self, proxy: ProxyPolicy, worker: Worker) -> Held | None:
         return gates.admission_by_log(self._roster(), self._policy, proxy, worker)
 
-    async def sites(self, names: Iterable[str], proxy: ProxyPolicy, canonical: Callable[[str], str]) -> dict[str, Site]:
-        """Where these workers are now: of those whose present life may be added and is found there."""
+    async def sites(self, names: Iterable[str], canonical: Callable[[str], str]) -> dict[str, Site]:
+        """Where these workers are now: of those whose present life is found."""
         found = await self.where(names)
-        sites = {name: self.site(name, located, proxy, canonical) for name, located in found.items()}
+        sites = {name: self.site(name, located, canonical) for name, located in found.items()}
         return {name: site for name, site in sites.items() if isinstance(site, Site)}
 
     def _site(self, worker: Worker, located: Located, canonical: Callable[[str], str]) -> Site | Held:

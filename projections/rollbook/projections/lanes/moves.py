@@ -45,12 +45,12 @@ class Moves:
         for name, where in located.items():
             if self._at_home.get(name) == (where, places[name]):
                 continue
-            site = admission.site(name, where, self._desk.served, canonical)
+            site = admission.site(name, where, canonical)
             if not isinstance(site, Site):
                 continue
             if site.url == places[name]:
                 self._at_home[name] = (where, site.url)
-            elif await admission.ready(name, site) is None:
+            elif admission.may_be_added(name, self._desk.served) and await admission.ready(name, site) is None:
                 self.to[name] = site.url
                 self._found(name)
 

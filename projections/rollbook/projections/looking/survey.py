@@ -103,8 +103,12 @@ class Survey:
         self, admission: Admission, served: ProxyPolicy, proxy: Proxy, observed: Observed
     ) -> dict[str, str]:
         listed = {name: owned[0].entry.url for name, owned in observed.owned.items() if len(owned) == 1}
-        found = await admission.sites(listed, served, proxy.canonical_url)
-        elsewhere = {name: site for name, site in found.items() if site.url != listed[name]}
+        found = await admission.sites(listed, proxy.canonical_url)
+        elsewhere = {
+            name: site
+            for name, site in found.items()
+            if site.url != listed[name] and admission.may_be_added(name, served)
+        }
         held = await asyncio.gather(*(self._ready(admission, name, site) for name, site in elsewhere.items()))
         return {name: site.url for (name, site), no in zip(elsewhere.items(), held, strict=True) if no is None}
 
