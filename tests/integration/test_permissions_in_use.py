@@ -31,6 +31,7 @@ from rollbook.adapters.memory.manager import MemoryWorkerManager
 from rollbook.adapters.publisher import Publisher, Superseded
 from rollbook.adapters.recovery import WorkerRecovery, planned_stop
 from rollbook.adapters.static import StaticProvider
+from rollbook.adapters.weights import weight_update
 from rollbook.events import (
     Codec,
     FleetStarted,
@@ -169,6 +170,13 @@ async def test_a_recoverer_restarts_and_stops_as_a_publisher(server, stream):
         down = await until(last, lambda fact: isinstance(fact, WorkerDown))
     assert (stopped.workers, stopped.left) == ((W,), {})
     assert (down.incarnation, down.evidence) == (2, "planned")
+
+
+async def test_a_trainer_updates_weights_as_a_publisher(server, stream):
+    async with Publisher(FLEET, connection(server, "publisher"), name="trainer") as publisher:
+        async with weight_update(publisher, "rollout", version=7, suspend=60) as update:
+            update.loaded(*update.workers)
+    assert (update.outcome.ready, update.outcome.complete) == ((W,), True)
 
 
 async def test_a_controller_leads_folds_acts_and_answers_operators_and_readers(server, tmp_path):

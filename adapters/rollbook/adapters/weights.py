@@ -21,6 +21,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from rollbook.adapters.clock import SystemClock
+from rollbook.adapters.jetstream.connection import connect
+from rollbook.adapters.jetstream.log import JetStreamLog
+from rollbook.adapters.jetstream.snapshots import kept_state
 from rollbook.adapters.publisher import Publisher, PublisherMisconfigured, Receipt, WouldBlock
 from rollbook.adapters.publisher.publisher import LONGEST_TTL
 from rollbook.adapters.publisher.receipt import in_event_loop
@@ -35,6 +38,7 @@ from rollbook.events import (
 )
 from rollbook.events.facts.base import MAX_INTEGER
 from rollbook.events.times import rfc3339
+from rollbook.projections.log.catchup import folded_on
 from rollbook.projections.looking.updating import Updated, ended, participants
 from rollbook.projections.ports import LogUnavailable
 
@@ -152,12 +156,13 @@ class WeightUpdate:
 
     async def _state(self) -> State:
         """All that the log says now."""
-        from rollbook.adapters.bootstrap import open_reader
-        from rollbook.projections.log.catchup import state_now
-
         fleet = self._publisher.fleet
-        async with open_reader(fleet, self._publisher.connection) as reader:
-            return await state_now(reader.log, reader.snapshots, Codec(fleet), SystemClock())
+        client = await connect(self._publisher.connection, name="rollbook-weights")
+        try:
+            log = JetStreamLog(client, fleet, direct=True)
+            return await folded_on(await kept_state(client, fleet, log), log, Codec(fleet), SystemClock())
+        finally:
+            await client.close()
 
     @contextlib.asynccontextmanager
     async def _in_time(self, what: str) -> AsyncGenerator[None]:

@@ -50,7 +50,7 @@ _NUMBER: Final = re.compile("[0-9]{1,18}")
 async def kept_state(client: Client, fleet: str, log: EventLog, tell: Tell = tell_nobody) -> State | None:
     """The newest state kept that `log` confirms; None if there is none, or these credentials may not read it.
 
-    Publishers' credentials may not: they fold the log from its beginning. Raises `LogUnavailable`.
+    A publisher's may lack it, and then fold the log from its beginning. Raises `LogUnavailable`.
     """
     try:
         return await newest_state(log, JetStreamSnapshots(client, fleet), tell)

@@ -57,7 +57,12 @@ def _why_not(snapshot: Snapshot, ends: LogState) -> str:
 
 async def state_now(log: EventLog, snapshots: SnapshotStore, codec: Codec, clock: Clock) -> State:
     """Everything that the log says at this moment, folded. Raises `LogUnavailable`, `HistoryHole`."""
-    projector = Projector(log, codec, clock, await newest_state(log, snapshots))
+    return await folded_on(await newest_state(log, snapshots), log, codec, clock)
+
+
+async def folded_on(state: State | None, log: EventLog, codec: Codec, clock: Clock) -> State:
+    """The same, from `state` on, or from the log's beginning if there is none."""
+    projector = Projector(log, codec, clock, state)
     folding = asyncio.create_task(projector.run())
     caught_up = asyncio.create_task(projector.caught_up())
     try:
