@@ -11,8 +11,10 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import msgspec
+from support.core import TIME
 from support.nats import DEADLINE
 
+from rollbook.adapters.ids import UuidV7
 from rollbook.adapters.jetstream.client import Client
 from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.jetstream.log import JetStreamLog
@@ -60,6 +62,16 @@ class FleetStream:
 
         async def work(client: Client) -> None:
             await client.ask(subject, payload, timeout=DEADLINE)
+
+        self._with_client(work)
+
+    def say(self, *facts: Fact) -> None:
+        """Store facts in this order, as controllers and workers would."""
+
+        async def work(client: Client) -> None:
+            ids = UuidV7()
+            drafts = [self._codec.draft(fact, id=ids.new(), time=TIME, publisher="test") for fact in facts]
+            await JetStreamLog(client, self.fleet, timeout=DEADLINE).append(drafts)
 
         self._with_client(work)
 

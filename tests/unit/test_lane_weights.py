@@ -10,8 +10,11 @@ from rollbook.events import (
     ReconcileReleased,
     WeightsLoaded,
     WeightsPublished,
+    WorkerResumed,
+    WorkerSuspended,
     WorkerUp,
 )
+from rollbook.projections.lanes import desk
 from rollbook.projections.looking.look import Look
 from rollbook.projections.looking.preview import Change
 from rollbook.projections.looking.status import Standing
@@ -137,3 +140,38 @@ async def test_who_loads_it_right_before_the_call_stays():
     await fleet.clock.sleep(10)
     assert there(fleet) == set(names)
     assert fleet.calls("remove") == []
+
+
+@on_virtual_time
+async def test_who_slept_in_an_update_that_failed_waits_until_its_version_is_published_once_more():
+    """As docs/trainer.md says."""
+    fleet, names = await pool_of(2)
+    await fleet.say(*(WorkerSuspended(worker=name, incarnation=1) for name in names))
+    await fleet.say(WeightsPublished(pool="rollout", version=2))
+    await fleet.until(lambda: not there(fleet))
+    await fleet.say(*(WorkerResumed(worker=name, incarnation=1) for name in names))
+    await fleet.clock.sleep(30)
+    _, at, _ = await look(fleet)
+    assert {one.state for one in at.values()} == {Standing.PENDING_WEIGHTS}
+    await fleet.say(WeightsPublished(pool="rollout", version=1))
+    await fleet.until(lambda: there(fleet) == set(names))
+
+
+@on_virtual_time
+async def test_who_leaves_is_looked_up_once_for_each_state_of_the_log_however_many_leave(monkeypatch):
+    """Each look walks the whole roster, and all who are drained ask again and again."""
+    fleet, names = await pool_of(20, capabilities=msgspec.structs.replace(AS_SGLANG, drain=True), stale="remove")
+    for entry in fleet.proxy.listed:
+        fleet.proxy.load(entry, 3)
+    looked_up, outdated = [], desk.outdated
+
+    def counted(state, policy, proxy):
+        looked_up.append(state.sequence)
+        return outdated(state, policy, proxy)
+
+    monkeypatch.setattr(desk, "outdated", counted)
+    published = await fleet.say(WeightsPublished(pool="rollout", version=2))
+    await fleet.until(lambda: not there(fleet))
+    assert {fact.worker for fact in fleet.facts(Deregistering)} == set(names)
+    assert published in looked_up
+    assert len(looked_up) == len(set(looked_up))
