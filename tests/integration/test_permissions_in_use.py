@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import urllib.error
@@ -14,7 +15,18 @@ import msgspec
 import pytest
 from support.nats import DEADLINE
 from support.ports import free_ports
-from support.roles import FLEET, PASSWORDS, W, append, as_role, connection, fleets_stream, messages, server_with_roles
+from support.roles import (
+    FLEET,
+    PASSWORDS,
+    ROLES,
+    W,
+    append,
+    as_role,
+    connection,
+    fleets_stream,
+    messages,
+    server_with_roles,
+)
 from support.until import until
 from support.xtuner import group
 
@@ -172,10 +184,23 @@ async def test_a_recoverer_restarts_and_stops_as_a_publisher(server, stream):
     assert (down.incarnation, down.evidence) == (2, "planned")
 
 
-async def test_a_trainer_updates_weights_as_a_publisher(server, stream):
-    async with Publisher(FLEET, connection(server, "publisher"), name="trainer") as publisher:
-        async with weight_update(publisher, "rollout", version=7, suspend=60) as update:
-            update.loaded(*update.workers)
+def without_snapshots(config):
+    """The roles, where a publisher may not read the snapshots."""
+    before, publishers, after = re.split(r"(^  ROLLBOOK_PUBLISHERS: .*?^  }$)", config, flags=re.MULTILINE | re.DOTALL)
+    lines = [line for line in publishers.splitlines() if "_snapshots" not in line]
+    assert len(lines) < len(publishers.splitlines())
+    return before + "\n".join(lines) + after
+
+
+@pytest.mark.parametrize("config", [ROLES, without_snapshots(ROLES)], ids=["all", "without snapshots"])
+async def test_a_trainer_updates_weights_as_a_publisher(start_nats, monkeypatch, config):
+    server = server_with_roles(start_nats, monkeypatch, config)
+    async with (
+        fleets_stream(server),
+        Publisher(FLEET, connection(server, "publisher"), name="trainer") as publisher,
+        weight_update(publisher, "rollout", version=7, suspend=60) as update,
+    ):
+        update.loaded(*update.workers)
     assert (update.outcome.ready, update.outcome.complete) == ((W,), True)
 
 
