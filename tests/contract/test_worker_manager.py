@@ -52,7 +52,8 @@ RAY = pytest.param("ray", marks=[pytest.mark.ray, pytest.mark.integration, pytes
 @pytest.fixture(scope="module")
 def ray_world(local_ray, nats_server):
     specs = [demo_spec(name, restart="recoverer") for name in (*CELL, OTHER)]
-    specs.append(demo_spec(BROKEN, restart="recoverer", actor="support.ray_workers:Broken", ready_path=None))
+    nowhere = {"ray_options": {"num_cpus": 4096}, "process_seconds": 1.0}
+    specs.append(demo_spec(BROKEN, restart="recoverer", **nowhere))
     specs.append(demo_spec("kept-0-0"))
     fleet = f"manager-{os.getpid()}"
     with launched(nats_server, fleet, *specs) as actor:
@@ -137,7 +138,6 @@ async def test_asked_twice_at_once_one_life_begins(world):
     assert await lives(world, OTHER) == [before + 1]
 
 
-@pytest.mark.parametrize("world", ["memory"], indirect=True)
 async def test_all_or_none(world):
     await world.manager.stop_cell([OTHER], "test")
     with pytest.raises(NotStarted, match=BROKEN):
@@ -145,17 +145,15 @@ async def test_all_or_none(world):
     await dead(world, OTHER)
 
 
-@pytest.mark.ray
-@pytest.mark.integration
-@pytest.mark.timeout(300)
-async def test_whom_the_manager_restarts_no_recoverer_starts_and_a_planned_stop_is_one(ray_world):
-    await lives(ray_world, "kept-0-0")
+@pytest.mark.parametrize("world", [RAY], indirect=True)
+async def test_whom_the_manager_restarts_no_recoverer_starts_and_a_planned_stop_is_one(world):
+    await lives(world, "kept-0-0")
     with pytest.raises(NotStarted, match="restarted by its manager"):
-        await ray_world.manager.start_cell(["kept-0-0"])
-    await ray_world.manager.stop_cell(["kept-0-0"], "scale down")
-    await dead(ray_world, "kept-0-0")
+        await world.manager.start_cell(["kept-0-0"])
+    await world.manager.stop_cell(["kept-0-0"], "scale down")
+    await dead(world, "kept-0-0")
     with pytest.raises(NotStarted, match="restarted by its manager"):
-        await ray_world.manager.start_cell(["kept-0-0"])
+        await world.manager.start_cell(["kept-0-0"])
 
 
 async def test_no_answer_is_no_answer(world):

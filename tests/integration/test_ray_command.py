@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.process import python_process
-from support.ray import is_alive
+from support.ray import gone, is_alive
 from support.until import until
 
 from rollbook.adapters.ray import leash
@@ -52,13 +52,6 @@ def parent_of(pid):
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-async def gone(*pids):
-    async def look():
-        return [pid for pid in pids if is_alive(pid)]
-
-    await until(look, lambda left: not left, SECONDS)
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -96,7 +89,7 @@ async def test_one_that_does_not_stop_is_killed(tmp_path):
     pids = await family(tmp_path)
     made.stop()
     assert made.wait() == "its command was ended by signal 9 (SIGKILL)"
-    await gone(*pids)
+    await gone(*pids, seconds=SECONDS)
 
 
 async def test_a_killed_leash_takes_the_command_with_it(tmp_path):
@@ -104,7 +97,7 @@ async def test_a_killed_leash_takes_the_command_with_it(tmp_path):
     pid = await pid_in(tmp_path / "self")
     os.kill(parent_of(pid), signal.SIGKILL)
     assert made.wait() == "its command was ended by signal 9 (SIGKILL)"
-    await gone(pid)
+    await gone(pid, seconds=SECONDS)
 
 
 async def test_whoever_is_killed_takes_its_command_with_it(tmp_path):
@@ -119,7 +112,7 @@ async def test_whoever_is_killed_takes_its_command_with_it(tmp_path):
         held = int(owner.stdout.readline())
         pids = await family(tmp_path)
         owner.kill()
-        await gone(held, *pids)
+        await gone(held, *pids, seconds=SECONDS)
 
 
 def test_a_folder_that_is_not_there_is_an_error(tmp_path):

@@ -9,7 +9,7 @@ import urllib.request
 
 import pytest
 from support.process import python_process
-from support.ray import DEMO, SECONDS, demo_spec, facts_about, is_alive, told
+from support.ray import DEMO, SECONDS, demo_spec, facts_about, facts_once, gone, is_alive, told
 from support.stream import FleetStream
 from support.until import until
 
@@ -43,22 +43,6 @@ async def state_of(manager, worker, seen):
 async def next_life(manager, worker, former):
     """Its state, once a life after `former` serves."""
     return await state_of(manager, worker, lambda now: now.stage == "serving" and now.incarnation > former.incarnation)
-
-
-async def facts_once(stream, worker, last):
-    """All that the log says about a worker, once `last` is among it."""
-
-    async def look():
-        return facts_about(stream, worker)
-
-    return await until(look, lambda facts: last in told(facts), SECONDS)
-
-
-async def gone(*pids):
-    async def look():
-        return [pid for pid in pids if is_alive(pid)]
-
-    await until(look, lambda left: not left, SECONDS)
 
 
 def manager_pid(manager):

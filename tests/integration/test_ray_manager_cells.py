@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.ray import ADDRESS, SECONDS, end_fleet, facts_about, is_alive, told
+from support.ray import ADDRESS, SECONDS, end_fleet, facts_about, facts_once, gone, is_alive, told
 from support.until import until
 
 from rollbook.adapters.ray.border import NAMESPACE, RayThread, host_name
@@ -65,20 +65,6 @@ def serving(*lives):
 
 def at_stage(stage):
     return lambda found: all(state.stage == stage for state in found.values())
-
-
-async def facts_once(stream, worker, last):
-    async def look():
-        return await asyncio.to_thread(facts_about, stream, worker)
-
-    return await until(look, lambda facts: last in told(facts), SECONDS)
-
-
-async def gone(*pids):
-    async def look():
-        return [pid for pid in pids if is_alive(pid)]
-
-    await until(look, lambda left: not left, SECONDS)
 
 
 def rooms(fleet):
@@ -231,6 +217,7 @@ async def test_if_one_rank_does_not_come_to_serve_nothing_is_left_of_any(launch,
     deaf = spec(SECOND, f"echo $$ > {tmp_path}/{SECOND}-1; sleep 600 & wait", **common | {"start_seconds": 8.0})
     before = ray.available_resources().get("CPU")
     manager = launch(spec(FIRST, noted(tmp_path), **common), deaf)
+    waiting = asyncio.create_task(asyncio.to_thread(manager.wait_until_up, seconds=SECONDS))  # holds up nobody below
     commands = [await pid_of(tmp_path, name, 1) for name in (FIRST, SECOND)]
     starting = await states(manager, lambda found: any(state.addresses for state in found.values()))
     ports = [address.port for state in starting.values() for address in state.addresses.values()]
@@ -251,7 +238,7 @@ async def test_if_one_rank_does_not_come_to_serve_nothing_is_left_of_any(launch,
 
     await until(cpus, lambda now: now == before, SECONDS)
     with pytest.raises(WorkersNotUp, match="2 of 2 workers do not serve"):
-        manager.wait_until_up(seconds=SECONDS)
+        await waiting
 
 
 async def test_a_port_that_is_taken_and_room_that_nobody_has_are_named(launch, fleet):
@@ -260,8 +247,9 @@ async def test_a_port_that_is_taken_and_room_that_nobody_has_are_named(launch, f
         stranger.listen()
         port = stranger.getsockname()[1]
         nowhere = {"placement": "STRICT_PACK", "ray_options": {"num_cpus": 3}, "process_seconds": 3.0}
+        static = spec("static-0-0", ports=(PortInfo(port=port),), max_restarts=0)
         manager = launch(
-            spec("static-0-0", ports=(PortInfo(port=port),), max_restarts=0),
+            static,
             *(spec(f"wide-0-{rank}", max_restarts=0, **nowhere) for rank in (0, 1)),
         )
         found = await states(manager, at_stage("given_up"))
@@ -271,6 +259,8 @@ async def test_a_port_that_is_taken_and_room_that_nobody_has_are_named(launch, f
     assert actors(fleet) == []
     with pytest.raises(InvalidSpec, match="cell wide/0 runs with the workers wide-0-0, wide-0-1, not with wide-0-0"):
         launch(spec("wide-0-0", max_restarts=0, **nowhere))
+    launch(static)  # once the port is free: what was given up gets another chance
+    await states(manager, lambda found: found["static-0-0"].stage == "serving")
 
 
 async def test_what_was_stopped_stays_stopped_until_it_is_started(launch, stream):

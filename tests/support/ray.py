@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from support.nats import NatsServer
 from support.stream import FleetStream
+from support.until import until
 
 from rollbook.adapters.ray.border import NAMESPACE
 from rollbook.adapters.ray.manager import RayWorkerManager
@@ -113,6 +115,15 @@ def told(facts: list[WorkerFact]) -> list[str]:
     return [f"{type(fact).__name__.removeprefix('Worker')} {fact.incarnation}" for fact in facts]
 
 
+async def facts_once(stream: FleetStream, worker: str, last: str) -> list[WorkerFact]:
+    """All that the log says about one worker, once `last` (as `told` has it) is among it."""
+
+    async def look() -> list[WorkerFact]:
+        return await asyncio.to_thread(facts_about, stream, worker)
+
+    return await until(look, lambda facts: last in told(facts), SECONDS)
+
+
 def is_alive(pid: int) -> bool:
     """Whether there is such a process, and it is not a dead one that its parent has not asked about yet."""
     try:
@@ -120,3 +131,12 @@ def is_alive(pid: int) -> bool:
     except OSError:
         return False
     return state != "Z"
+
+
+async def gone(*pids: int, seconds: float = SECONDS) -> None:
+    """Wait until there are no such processes."""
+
+    async def look() -> list[int]:
+        return [pid for pid in pids if is_alive(pid)]
+
+    await until(look, lambda left: not left, seconds)

@@ -107,7 +107,7 @@ class Hosts:
             except ActorGone:
                 return
             except ActorSilent:
-                continue
+                pass
             await asyncio.sleep(min(AGAIN_SECONDS, left))
         await self._blocking(lambda: ray.kill(handle), asked)
 

@@ -25,7 +25,7 @@ import structlog
 
 from rollbook.adapters.ray.barrier import first, together, unless
 from rollbook.adapters.ray.hosts import Hosts
-from rollbook.adapters.ray.rank import OVER, Over, Rank
+from rollbook.adapters.ray.rank import Over, Rank
 from rollbook.adapters.ray.records import Record
 from rollbook.adapters.ray.seat import Neighbour, Seat, needs
 from rollbook.adapters.ray.spec import WorkerSpec, WorkerState
@@ -139,14 +139,14 @@ class Keeper:
         Raises `NotStarted` if it ends before that.
         """
         await self._taken_over.wait()
-        if any(rank.state.stage in OVER for rank in self.ranks) and self._ordered is not None:
+        if any(rank.state.over for rank in self.ranks) and self._ordered is not None:
             await self._gone.wait()
         begun = self._ordered is None
         life = self._begun + begun
         self.want()
         while self._numbered < life:
             if self._begun > life or (self._begun == life and self._ordered is None):
-                told = next((rank for rank in self.ranks if rank.state.stage in OVER), self.ranks[0])
+                told = next((rank for rank in self.ranks if rank.state.over), self.ranks[0])
                 raise NotStarted(f"worker {told.name!r} did not come to have a life: {told.state.reason}")
             await asyncio.sleep(_SHORTLY)
         return begun
@@ -158,7 +158,7 @@ class Keeper:
         if state.incarnation > expected and state.alive:
             return Termination.STALE
         if not state.alive or state.incarnation < expected:
-            if self._ordered is not None and state.stage in OVER:
+            if self._ordered is not None and state.over:
                 await self._gone.wait()
             return Termination.ALREADY_GONE
         await self._order(Over(name, "exited", "it was terminated to be replaced", kill=True))

@@ -19,8 +19,6 @@ from rollbook.events import ObservedWorker
 from rollbook.projections.state.roster import Roster
 from rollbook.projections.state.worker import Phase, Worker
 
-_OVER: Final = frozenset({"down", "given_up", "stopped"})
-"""Stages in which the life of the state's number is over, and the manager has seen its end."""
 _FOR_GOOD: Final = frozenset({"exited", "actor_dead", "operator", "planned"})
 """Evidence of a process that is gone. A life that was down for another reason may come back under its number."""
 
@@ -67,7 +65,7 @@ def listing(roster: Roster, states: Iterable[WorkerState]) -> Listing:
 
 def _is_over(worker: Worker, state: WorkerState | None) -> bool:
     """Whether the life that the log counts cannot come back, by the manager's knowledge or the log's."""
-    if state is not None and state.stage in _OVER and state.incarnation >= worker.incarnation:
+    if state is not None and state.over and state.incarnation >= worker.incarnation:
         return True
     return worker.phase is Phase.RETIRED or (worker.phase is Phase.DOWN and worker.evidence in _FOR_GOOD)
 

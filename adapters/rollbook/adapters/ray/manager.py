@@ -59,7 +59,6 @@ class RayWorkerManager:
         self.name = name
         self.namespace = namespace
         self._client = ManagerClient(name, namespace)
-        self._runner = RayThread()
 
     @classmethod
     def launch(
@@ -216,5 +215,5 @@ class RayWorkerManager:
         return f"{self.namespace}/{self.name}"
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        """On a thread of its own, because the caller's may run an event loop."""
-        return self._runner.submit(lambda: asyncio.run(work)).result()
+        """On a thread of its own: the caller's may run an event loop, and another one's call may wait for long."""
+        return RayThread().submit(lambda: asyncio.run(work)).result()

@@ -32,8 +32,6 @@ _WATCH_SECONDS: Final = 20.0
 _PROBE_FIRST: Final = 0.05
 _PROBE_MOST: Final = 1.0
 """Seconds between two readiness probes: the first, and, doubling, the most."""
-OVER: Final = frozenset({"down", "given_up", "stopped"})
-"""Stages without a life."""
 
 _log = structlog.get_logger()
 
@@ -191,7 +189,7 @@ class Rank:
 
     def over(self, evidence: Evidence, reason: str, *, stopped: bool) -> None:
         """Say that its life is over."""
-        if self.state.stage not in OVER:
+        if not self.state.over:
             life = self.state.incarnation
             _log.warning("manager.worker.down", worker=self.name, incarnation=life, evidence=evidence, reason=reason)
         if self._open:

@@ -176,6 +176,11 @@ class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
         """Whether its newest life goes on."""
         return self.stage in {"starting", "serving"}
 
+    @property
+    def over(self) -> bool:
+        """Whether its newest life is over, and the manager has seen its end."""
+        return self.stage in {"down", "given_up", "stopped"}
+
 
 def encode_specs(specs: Iterable[Spec]) -> bytes:
     """For the way to the manager and into its records."""
