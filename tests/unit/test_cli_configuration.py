@@ -190,6 +190,10 @@ def test_check_tells_what_is_wrong_with_the_file_of_workers(capsys, tmp_path):
     assert "workers.toml: workers.rollout-0-0.primary: it has no port; write host:port" in err
     (tmp_path / "workers.toml").write_text('[workers.rollout-0-0]\nprimary = "10.0.0.5:8000"\nincarnation = 2\n')
     assert "warning" not in call(capsys, "check")[2]
+    with (tmp_path / "rollbook.toml").open("a") as file:
+        file.write('[pools.rollout.health]\nurl = "http://{admin}"\n')
+    told = "pools.rollout.health.url: names 'admin', an address that no worker of this pool has; they have: primary"
+    assert f"warning: {told}, says {tmp_path / 'workers.toml'}" in call(capsys, "check")[2]
 
 
 def test_init_writes_what_a_kind_asks_for_and_asks_for_what_it_was_not_told(capsys, tmp_path):

@@ -494,6 +494,44 @@ def test_static_addresses(tmp_path):
             ],
         ),
         (
+            changed("[pools.rollout]", '[pools.rollout.health]\nprobe = "ray"\npath = "/ping"\ndeep = "sglang"'),
+            [
+                'pools.rollout.health.path: has no meaning with probe = "ray"; leave it out, or write probe = "http"',
+                'pools.rollout.health.deep: has no meaning with probe = "ray"; leave it out, or write probe = "http"',
+            ],
+        ),
+        (
+            changed("[pools.rollout]", '[pools.rollout.health]\nmethod = "ping"'),
+            ['pools.rollout.health.method: has no meaning with probe = "http"; leave it out, or write probe = "ray"'],
+        ),
+        (
+            changed("[pools.rollout]", '[pools.rollout.health]\nprobe = "ray"').replace('"ray"', '"static"', 1),
+            [
+                (
+                    'pools.rollout.health.probe: "ray" would ask nobody, because provider.kind = "static" joins no Ray '
+                    'cluster; write probe = "http", or a provider of kind ray or ray-actors'
+                )
+            ],
+        ),
+        (
+            changed(
+                'kind = "ray"', 'kind = "static"\n[provider.workers.rollout-0-0]\nprimary = "h:1"\nrpc = "h:2"'
+            ).replace(
+                "[pools.rollout]",
+                '[pools.rollout]\nurl = "http://{server}"\nrole = "prefill"\nbootstrap = "kv"\n'
+                '[pools.rollout.health]\nurl = "http://{admin}"',
+            ),
+            [
+                f"pools.rollout.{key}: names {kind!r}, an address that no worker of this pool has; "
+                "they have: primary, rpc"
+                for key, kind in (("url", "server"), ("health.url", "admin"), ("bootstrap", "kv"))
+            ],
+        ),
+        (
+            changed('kind = "ray"', 'kind = "static"\nfile = "a\\u0000b"'),
+            ["provider.file: holds a NUL character, which no name may"],
+        ),
+        (
             changed('kind = "sglang"', 'kind = "miles"').replace("[pools.rollout]", '[pools.rollout]\nrole = "decode"'),
             ["pools.rollout.role: 'decode' cannot be told to a proxy of kind 'miles', which serves it"],
         ),
@@ -639,6 +677,14 @@ def test_no_file_says_what_to_do(tmp_path):
     [
         (b"fleet = ", "broken.toml: is not TOML: Invalid value (at end of document)"),
         (b"\xff\xfe", "broken.toml: is not UTF-8 text, so it is no TOML file"),
+        (
+            b"n = " + b"9" * 5000,
+            (
+                "broken.toml: is not TOML: Exceeds the limit (4300 digits) for integer string conversion: value has "
+                "5000 digits; use sys.set_int_max_str_digits() to increase the limit"
+            ),
+        ),
+        (b"n = " + b"[" * 5000, "broken.toml: is nested too deep"),
         (None, "broken.toml: cannot be read (No such file or directory); name another file with -c FILE"),
     ],
 )

@@ -92,13 +92,18 @@ def _unusable_certificates(config: Config) -> list[str]:
 
 def _unusable_workers(config: Config) -> list[str]:
     """What is wrong with the file of workers now. It is read anew at every look-up, so it can become right."""
+    from rollbook.adapters.settings.decode import format_path
+    from rollbook.adapters.settings.together import check_addresses
     from rollbook.adapters.static import read_workers
 
     provider = config.settings.provider
     if not isinstance(provider, StaticProvider) or provider.file is None:
         return []
-    _, problems = read_workers(config.file.parent / provider.file)
-    return problems
+    file = config.file.parent / provider.file
+    workers, problems = read_workers(file)
+    pools = msgspec.to_builtins(config.settings.pools)
+    unnamed = check_addresses(pools, {name: located.addresses for name, located in workers.items()})
+    return [*problems, *(f"{format_path(path)}: {problem}, says {file}" for path, problem in unnamed)]
 
 
 def web_warnings(web: WebSettings) -> list[str]:

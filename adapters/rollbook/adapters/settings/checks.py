@@ -219,6 +219,8 @@ def _variable(value: str) -> str | None:
 
 
 def _not_empty(value: str) -> str | None:
+    if "\0" in value:
+        return "holds a NUL character, which no name may"
     return None if value.strip() else "is empty"
 
 

@@ -110,8 +110,10 @@ def _parse(file: Path, cwd: Path) -> dict[str, Any]:
         raise ConfigError([f"{file}: cannot be read ({exc.strerror}); name another file with -c FILE"]) from exc
     except UnicodeDecodeError as exc:
         raise ConfigError([f"{file}: is not UTF-8 text, so it is no TOML file"]) from exc
-    except tomllib.TOMLDecodeError as exc:
+    except ValueError as exc:  # a number of 5000 digits is one too, and a file's name that no system takes
         raise ConfigError([f"{file}: is not TOML: {exc}"]) from exc
+    except RecursionError as exc:
+        raise ConfigError([f"{file}: is nested too deep"]) from exc
 
 
 def _read(

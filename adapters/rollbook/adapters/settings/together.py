@@ -6,7 +6,9 @@ so that one typo is not reported twice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import string
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -16,11 +18,15 @@ from rollbook.adapters.ray.naming import actor_pattern
 from rollbook.adapters.settings.checks import HTTP_SCHEMES, Problem
 from rollbook.adapters.settings.model import LeadershipSettings, Settings
 from rollbook.adapters.spelling import nearest
-from rollbook.projections.policy import PoolPolicy, ReconcilePolicy, RecoveryPolicy
+from rollbook.events import InvalidName, parse_worker
+from rollbook.projections.policy import HealthPolicy, PoolPolicy, ReconcilePolicy, RecoveryPolicy
 
 LEASE_PER_CALL: Final = 5 / 3
 """A lease is at least so many times as long as a call. It is renewed every fifth of its time, so one renewal can fail
 and a call still has its own deadline left [I7]."""
+
+_OTHER_PROBE: Final = {"http": ("actor", "method"), "ray": ("url", "path", "deep", "deep_every", "deep_timeout")}
+"""By how a pool's workers are asked: what only another way of asking knows."""
 
 
 def check_together(tree: dict[str, Any]) -> Iterator[Problem]:
@@ -34,6 +40,8 @@ def check_together(tree: dict[str, Any]) -> Iterator[Problem]:
     yield from _check_lease(tree, proxies)
     if pools is not None:
         yield from _check_pools(proxies, pools)
+        yield from _check_health((tree.get("provider") or {}).get("kind"), pools)
+        yield from check_addresses(pools, (tree.get("provider") or {}).get("workers") or {})
     yield from _check_backoff(("reconcile",), tree.get("reconcile"), ReconcilePolicy())
     for name, pool in (pools or {}).items():
         recovery = (pool or {}).get("recovery")
@@ -222,6 +230,54 @@ def _check_weights(pools: dict[str, Any]) -> Iterator[Problem]:
         for key in ("max_lag", "stale"):
             if pool.get(key) not in {None, getattr(PoolPolicy(), key)}:
                 yield ("pools", name, key), "has no meaning with require_weights = false"
+
+
+def _check_health(provider: str | None, pools: dict[str, Any]) -> Iterator[Problem]:
+    """What is asked of a worker depends on how it is asked. Of `off` nothing is said: it may be so for a night."""
+    for name, pool in pools.items():
+        health = (pool or {}).get("health") or {}
+        probe = health.get("probe", HealthPolicy().probe)
+        here = ("pools", name, "health")
+        for key in _OTHER_PROBE.get(probe, ()):
+            if health.get(key) not in {None, getattr(HealthPolicy(), key)}:
+                other = "http" if probe == "ray" else "ray"
+                yield (*here, key), f'has no meaning with probe = "{probe}"; leave it out, or write probe = "{other}"'
+        if probe == "ray" and provider == "static":
+            problem = (
+                '"ray" would ask nobody, because provider.kind = "static" joins no Ray cluster; write probe = "http", '
+                "or a provider of kind ray or ray-actors"
+            )
+            yield (*here, "probe"), problem
+
+
+def check_addresses(pools: Mapping[str, Any], workers: Mapping[str, Mapping[str, Any] | None]) -> Iterator[Problem]:
+    """Yield what of each pool names a kind of address that none of its workers has, by all that is known of them."""
+    known: dict[str | None, set[str]] = {}
+    for worker, named in workers.items():
+        with contextlib.suppress(InvalidName):
+            if named is not None:
+                known.setdefault(parse_worker(worker).pool, set()).update(named)
+    for name, pool in pools.items():
+        if pool is None or name not in known:
+            continue
+        told = ", ".join(sorted(known[name])) or "none"
+        for path, kinds in _kinds_named(pool):
+            for kind in sorted(kinds - known[name]):
+                problem = f"names {kind!r}, an address that no worker of this pool has; they have: {told}"
+                yield ("pools", name, *path), problem
+
+
+def _kinds_named(pool: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], set[str]]]:
+    """The kinds of address that a pool's workers must have, each with the key that says so."""
+    health = pool.get("health") or {}
+    templates: dict[tuple[str, ...], str | None] = {("url",): pool.get("url")}
+    if health.get("probe", HealthPolicy().probe) == "http":
+        templates["health", "url"] = health.get("url")
+    for path, template in templates.items():
+        if template is not None:
+            yield path, {field for _, field, _, _ in string.Formatter().parse(template) if field}
+    if pool.get("bootstrap") is not None:
+        yield ("bootstrap",), {pool["bootstrap"]}
 
 
 def untold_models(settings: Settings) -> Iterator[str]:
