@@ -20,7 +20,7 @@ from rollbook.events import (
 )
 from rollbook.events.times import rfc3339
 from rollbook.projections.policy import RecoveryPolicy
-from rollbook.projections.recovery.due import backoff, decide, expired, is_its_turn
+from rollbook.projections.recovery.due import backoff, claimed, decide, is_its_turn
 from rollbook.projections.state.worker import Phase
 
 W, V = "rollout-0-0", "rollout-1-0"
@@ -183,14 +183,13 @@ def test_who_claimed_later_waits_for_his_turn():
     assert not is_its_turn(made.roster, V, POLICY)
 
 
-def test_a_claim_is_over_by_the_clock_and_one_whose_end_cannot_be_read_at_once():
-    made = book(up(), down(), claim())
-    assert expired(made.roster, NOW + 49) == []
-    assert expired(made.roster, NOW + 50) == [W]
-    garbled = RecoveryStarted(worker=V, incarnation=1, at="noon", until="tea time")
-    assert expired(book(up(V), down(V), garbled).roster, 0.0) == [V]
+def test_the_claims_that_there_are_stand_by_their_first_workers():
+    made = book(up(), down(), claim(), up(V))
+    assert {name: (one.sequence, one.until) for name, one in claimed(made.roster).items()} == {
+        W: (3, rfc3339(NOW + 50))
+    }
     made.say(failed())
-    assert expired(made.roster, NOW + 50) == []
+    assert claimed(made.roster) == {}
 
 
 def test_a_stale_recoverer_says_nothing_about_a_newer_life():

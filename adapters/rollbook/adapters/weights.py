@@ -115,10 +115,12 @@ class WeightUpdate:
             async with self._in_time("who is there"):
                 self.workers = MappingProxyType(participants((await self._state()).roster, self._pools))
                 if self._suspend is not None:
-                    until = rfc3339(time.time() + self._suspend)
+                    ttl, until = self._suspend, rfc3339(time.time() + self._suspend)
                     for name, incarnation in self.workers.items():
                         reason = f"weights {self.version} are being loaded"
-                        self._say(WorkerSuspended(worker=name, incarnation=incarnation, reason=reason, until=until))
+                        self._say(
+                            WorkerSuspended(worker=name, incarnation=incarnation, reason=reason, until=until, ttl=ttl)
+                        )
                         self._asleep.add(name)
                 # Before anybody loads it: who restarts from now on is held back until it has said what it holds.
                 for pool in self._pools:

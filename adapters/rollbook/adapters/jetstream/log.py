@@ -224,7 +224,8 @@ class JetStreamLog:
         state = info["state"]
         first = state["first_seq"] if state["messages"] else state["last_seq"] + 1
         kept_from = int((info["config"].get("metadata") or {}).get(api.ARCHIVED_BEFORE, 0))
-        return LogState(info["created"], max(first, kept_from), state["last_seq"])
+        at = api.nanoseconds(info["ts"]) / api.NANO
+        return LogState(info["created"], max(first, kept_from), state["last_seq"], at)
 
     async def get(self, sequence: int) -> Stored | None:
         """The message at `sequence`, or None if the log does not hold it (any more). Raises `LogUnavailable`."""

@@ -177,7 +177,7 @@ class MemoryLog:
     async def state(self) -> LogState:
         """Ends and identity of the log now. Raises `LogUnavailable`."""
         self._check("state")
-        return LogState(self._identity, self._first, self._end)
+        return LogState(self._identity, self._first, self._end, self._clock.now())
 
     async def get(self, sequence: int) -> Stored | None:
         """The message at `sequence`, or None. Raises `LogUnavailable`."""

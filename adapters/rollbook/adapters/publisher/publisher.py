@@ -177,7 +177,7 @@ class Publisher:
         """
         if not 0 < ttl <= LONGEST_TTL:
             raise PublisherMisconfigured(f"ttl is {ttl}; give seconds, above 0 and at most {LONGEST_TTL:g} (a week)")
-        return self._say_now(workers, WorkerSuspended, reason=reason, until=rfc3339(time.time() + ttl))
+        return self._say_now(workers, WorkerSuspended, reason=reason, until=rfc3339(time.time() + ttl), ttl=ttl)
 
     def resume(self, workers: Iterable[str], *, reason: str = "") -> tuple[Receipt[int], ...]:
         """They are awake again. As `suspend`, which it ends."""

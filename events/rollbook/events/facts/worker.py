@@ -121,7 +121,10 @@ class WorkerSuspended(WorkerFact, frozen=True, kw_only=True, omit_defaults=True,
     reason: str = ""
     """For people."""
     until: str | None = None
-    """RFC 3339; the leader publishes WorkerResumed when its clock passes it. Left out: until resumed."""
+    """RFC 3339; the leader publishes WorkerResumed when the log's clock passes it. Left out: until resumed."""
+    ttl: float | None = None
+    """Seconds from the moment at which the log stored this until the same end; it counts, and `until` is for people
+    then. Left out: `until` counts."""
 
 
 class WorkerResumed(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -170,10 +173,10 @@ class RecoveryStarted(WorkerFact, frozen=True, kw_only=True, omit_defaults=True,
     attempt: Count = 1
     """Which try it is, from 1."""
     at: str | None = None
-    """RFC 3339, by the author's clock: attempts are counted by it. Left out: it does not count."""
+    """RFC 3339, by the log's clock as its author knows it: attempts are counted by it. Left out: it does not count."""
     until: str | None = None
-    """RFC 3339; the leader publishes RecoveryFailed when its clock passes it and the worker is not up. Left out: it is
-    no claim."""
+    """RFC 3339, by the same clock; the leader publishes RecoveryFailed when so much time as lies between the two has
+    gone by since the log has stored this, and the worker is not up. Left out: it is no claim."""
 
 
 class RecoveryFailed(WorkerFact, frozen=True, kw_only=True, omit_defaults=True, gc=False):

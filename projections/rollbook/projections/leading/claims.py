@@ -5,14 +5,16 @@ A recoverer was killed, or cannot reach the log. The fold has no clock, so it is
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
-from rollbook.events import RecoveryFailed
+from rollbook.events import Codec, RecoveryFailed
 from rollbook.projections.health.verdicts import Verdicts
 from rollbook.projections.leading.controller import Leading
+from rollbook.projections.leading.terms import Terms
 from rollbook.projections.log.authority import Authority
 from rollbook.projections.ports import LogUnavailable
-from rollbook.projections.recovery.due import expired
+from rollbook.projections.recovery.due import claimed
 
 PAUSE_SECONDS: Final = 1.0
 
@@ -22,26 +24,25 @@ async def ending_claims(leading: Leading) -> None:
     resources, projector, fleet = leading.resources, leading.projector, leading.policy.fleet
     authority = Authority(resources.leadership, fleet)
     verdicts = Verdicts(fleet, resources.log, resources.clock, resources.ids, resources.owner, may=authority.require)
+    terms = Terms(resources.log, Codec(fleet), projector, resources.clock, unreadable=-math.inf)
     while True:
         await resources.clock.sleep(PAUSE_SECONDS)
         # Of one moment: a claim that is made while others are ended is another one, and is not over.
-        as_of, over = projector.state.sequence, expired(projector.state.roster, resources.clock.now())
-        for name in over:
-            worker = projector.state.roster.workers.get(name)
-            claim = None if worker is None or worker.restarts is None else worker.restarts.claim
-            if worker is None or claim is None:
-                continue
-            fact = RecoveryFailed(
-                worker=name,
-                incarnation=worker.incarnation,
-                attempt=claim.attempt,
-                reason=f"the claim of {claim.by} is over, and the cell is not up",
-            )
-            try:
+        as_of, claims = projector.state.sequence, claimed(projector.state.roster)
+        try:
+            for name in await terms.over({name: (one.sequence, one.until) for name, one in claims.items()}):
+                worker, claim = projector.state.roster.workers.get(name), claims[name]
+                if worker is None:
+                    continue
+                fact = RecoveryFailed(
+                    worker=name,
+                    incarnation=worker.incarnation,
+                    attempt=claim.attempt,
+                    reason=f"the claim of {claim.by} is over, and the cell is not up",
+                )
                 sequence = await verdicts.write(fact, as_of=as_of)
-            except LogUnavailable as exc:
-                resources.tell("log.unavailable", reason=str(exc))
-                break
-            if sequence is not None:
-                resources.tell("recovery.claim_expired", worker=name, by=claim.by, attempt=claim.attempt)
-                await projector.passed(sequence)
+                if sequence is not None:
+                    resources.tell("recovery.claim_expired", worker=name, by=claim.by, attempt=claim.attempt)
+                    await projector.passed(sequence)
+        except LogUnavailable as exc:
+            resources.tell("log.unavailable", reason=str(exc))

@@ -11,12 +11,14 @@ from typing import Final
 
 from rollbook.events import Codec, MessageQuarantined, WorkerResumed
 from rollbook.events.subjects import quarantine_subject, worker_subject
-from rollbook.events.times import parse_rfc3339, rfc3339
+from rollbook.events.times import rfc3339
+from rollbook.projections.leading.terms import Terms
 from rollbook.projections.log.authority import Authority
 from rollbook.projections.log.projector import Projector
 from rollbook.projections.ports import AppendConflict, LogUnavailable
 from rollbook.projections.resources import Resources
 from rollbook.projections.state.roster import Roster
+from rollbook.projections.state.worker import Suspension
 
 PAUSE_SECONDS: Final = 1.0
 MOST_QUARANTINED_AT_ONCE: Final = 100
@@ -35,6 +37,7 @@ class Housekeeping:
         self._tell = resources.tell
         self._codec = Codec(fleet)
         self._authority = Authority(resources.leadership, fleet)
+        self._terms = Terms(resources.log, self._codec, projector, resources.clock)
 
     async def run(self) -> None:
         """Look after both for ever. Raises `LeadershipLost` when it is time to stop."""
@@ -76,16 +79,16 @@ class Housekeeping:
 
     async def _expire(self) -> None:
         """End suspensions whose time is over. The fold has no clock, so it is told by a fact."""
-        now = self._clock.now()
-        for name in _expired(self._projector.state.roster, now):
+        asleep = _asleep(self._projector.state.roster)
+        for name in await self._terms.over({name: (one.sequence, until) for name, (one, until) in asleep.items()}):
             subject = worker_subject(self._fleet, name)
             last = await self._folded(subject)
-            roster = self._projector.state.roster
-            if name not in _expired(roster, now, only=name):
+            worker = self._projector.state.roster.workers.get(name)
+            if worker is None or worker.suspension != asleep[name][0]:
                 continue
-            incarnation = roster.workers[name].incarnation
+            incarnation = worker.incarnation
             fact = WorkerResumed(worker=name, incarnation=incarnation, seen=last, reason="its time was over")
-            draft = self._codec.draft(fact, id=self._ids.new(), time=rfc3339(now), publisher=self._owner)
+            draft = self._codec.draft(fact, id=self._ids.new(), time=rfc3339(self._clock.now()), publisher=self._owner)
             self._authority.require()
             sequence = (await self._log.append([draft], expect={subject: last}))[0]
             self._tell("suspension.expired", worker=name, incarnation=incarnation)
@@ -104,16 +107,10 @@ def quarantine_id(fleet: str, sequence: int) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_URL, f"rollbook://{fleet}/quarantine/{sequence}"))
 
 
-def _expired(roster: Roster, now: float, only: str | None = None) -> list[str]:
-    found: list[str] = []
-    for name in roster.workers if only is None else [only]:
-        worker = roster.workers.get(name)
-        until = None if worker is None or worker.suspension is None else worker.suspension.until
-        if until is None:
-            continue
-        try:
-            if parse_rfc3339(until) <= now:
-                found.append(name)
-        except ValueError:
-            continue
-    return found
+def _asleep(roster: Roster) -> dict[str, tuple[Suspension, str]]:
+    """Who sleeps until some moment, and until which."""
+    return {
+        name: (worker.suspension, worker.suspension.until)
+        for name, worker in roster.workers.items()
+        if worker.suspension is not None and worker.suspension.until is not None
+    }

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from rollbook.events import Codec, ProxyFact, Recorded
+from rollbook.projections.log.logtime import LogTime
 from rollbook.projections.ports import Clock, EventLog, HistoryHole, LogError, LogState, LogUnavailable, Stored
 from rollbook.projections.state.fold import State
 from rollbook.projections.state.roster import Change
@@ -64,6 +65,8 @@ class Projector:
 
     def __init__(self, log: EventLog, codec: Codec, clock: Clock, state: State | None = None) -> None:
         self.state = State() if state is None else state
+        self.time = LogTime(clock)
+        """The log's clock, by all that was read here."""
         self.connected = False
         """Whether the last attempt to read from the log is going well."""
         self._log = log
@@ -112,6 +115,7 @@ class Projector:
 
     async def _follow(self) -> None:
         ends = await self._log.state()
+        self.time.heard(ends.at)
         if self.identity not in {None, ends.identity}:
             raise HistoryHole(self.state.sequence + 1, "the stream was deleted and made anew")
         self.identity = ends.identity
@@ -146,6 +150,7 @@ class Projector:
     def _fold(self, batch: Sequence[Stored]) -> bool:
         """Apply a batch; False if a message is missing before its end, and reading must begin anew."""
         marks = Marks()
+        self.time.heard(batch[-1].stored_at)
         state, codec, witnesses, listening = self.state, self._codec, tuple(self._witnesses), bool(self._listeners)
         contiguous = True
         for stored in batch:
@@ -189,5 +194,6 @@ class Projector:
             except LogUnavailable:
                 await self._clock.sleep(RETRY_SECONDS)
                 continue
+            self.time.heard(ends.at)
             await self.passed(ends.last_sequence)
             return

@@ -52,7 +52,7 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     subject: str
     payload: bytes
     stored_at: float = 0.0
-    """Seconds since the epoch by the log's clock; for people and latency figures only, never folded."""
+    """Seconds since the epoch by the log's clock, which is the clock of all that lasts for a while; never folded."""
 
 
 class LogState(msgspec.Struct, frozen=True, gc=False):
@@ -64,6 +64,8 @@ class LogState(msgspec.Struct, frozen=True, gc=False):
     """Of the oldest message still held; `last_sequence + 1` if none is."""
     last_sequence: int
     """0 for a log that never held anything."""
+    at: float = 0.0
+    """The log's clock as it said so, in seconds since the epoch; 0 if it does not tell."""
 
 
 class EventLog(Protocol):

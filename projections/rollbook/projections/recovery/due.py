@@ -50,7 +50,10 @@ class Decisions(msgspec.Struct, frozen=True):
 
 
 def decide(roster: Roster, policies: Mapping[str, RecoveryPolicy], now: float) -> Decisions:
-    """`now` is in seconds since the epoch. A pool without a policy, or a run that has ended, is left alone."""
+    """`now` is in seconds since the epoch, by the log's clock.
+
+    A pool without a policy, or a run that has ended, is left alone.
+    """
     if roster.ended:
         return Decisions()
     due: list[Due] = []
@@ -110,15 +113,9 @@ def is_its_turn(roster: Roster, first: str, policy: RecoveryPolicy) -> bool:
     return len(before) < policy.parallel
 
 
-def expired(roster: Roster, now: float) -> list[str]:
-    """Workers whose claim is over by a clock that says `now`. One whose end cannot be read has none, and is over."""
-    found: list[str] = []
-    for worker in _claimed(roster):
-        claim = _claim(worker)
-        until = None if claim is None else _seconds(claim.until)
-        if until is None or until <= now:
-            found.append(worker.name)
-    return found
+def claimed(roster: Roster) -> dict[str, Claim]:
+    """All claims, by the worker on whose subject each was made."""
+    return {worker.name: claim for worker in _claimed(roster) if (claim := _claim(worker)) is not None}
 
 
 def cell_of(roster: Roster, worker: Worker) -> list[Worker]:

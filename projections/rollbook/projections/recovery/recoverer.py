@@ -97,7 +97,7 @@ class Recoverer:
         self._tell("recovery.started", sequence=self._projector.state.sequence)
         async with asyncio.TaskGroup() as restarts:
             while True:
-                now = self._clock.now()
+                now = self._projector.time.now()
                 decisions = decide(self._projector.state.roster, self._policies, now)
                 self._begin(decisions, self._projector.state.sequence, restarts)
                 pause = LOOK_SECONDS if decisions.wake_at is None else min(LOOK_SECONDS, decisions.wake_at - now)
@@ -125,7 +125,7 @@ class Recoverer:
     async def _restart(self, due: Due, as_of: int) -> None:
         policy = self._policies[due.pool]
         until = self._clock.monotonic() + policy.claim * (1 - CLEANING_PART)
-        now = self._clock.now()
+        now = self._projector.time.now()
         fact = RecoveryStarted(
             worker=due.first,
             incarnation=due.incarnation,
