@@ -86,7 +86,7 @@ _FACTS: tuple[Fact, ...] = (
     WorkerUp(**WORKER, lease=30.5),
     WorkerDown(**WORKER, evidence="timeout", reason="3 probes without an answer: é€😀"),
     WorkerSuspected(**WORKER, reason="1 of 3 probes"),
-    WorkerSuspended(**WORKER, reason="weight update", until="2026-11-30T02:45:00.000Z"),
+    WorkerSuspended(**WORKER, reason="weight update", until="2026-11-30T02:45:00.000Z", ttl=60.5),
     WorkerResumed(**WORKER, reason="weights loaded"),
     WorkerDraining(**WORKER, reason="scale down", deadline_seconds=30.5),
     WorkerRetired(**WORKER, reason="scale down"),
