@@ -1,6 +1,7 @@
 """What every `WorkerProvider` must do: the one in memory, the static ones, and those on a real Ray."""
 
 import asyncio
+import contextlib
 import os
 
 import pytest
@@ -16,13 +17,14 @@ from support.provider_worlds import (
     StaticWorld,
 )
 from support.ray import SECONDS, demo_spec, launched
+from support.until import until
 
 from rollbook.adapters.bootstrap import open_provider
 from rollbook.adapters.ray.actors import RayActorsProvider
 from rollbook.adapters.ray.ports import PortInfo
 from rollbook.adapters.settings import RayActorsProvider as ActorsSettings
 from rollbook.adapters.settings import Settings
-from rollbook.adapters.static import FileProvider, StaticProvider
+from rollbook.adapters.static import LARGEST, FileProvider, StaticProvider
 from rollbook.projections.ports import (
     HostAndPort,
     ProviderUnavailable,
@@ -183,6 +185,9 @@ async def test_a_static_worker_without_a_primary_address_is_unreachable():
         (b"[workers.rollout-0-0]\nprim", "is not TOML"),
         (b"\xff", "is not UTF-8 text"),
         (b"workers = " + b"[" * 100_000, "is nested too deep"),
+        (b"workers = " + b"9" * 5000, "is not TOML: Exceeds the limit (4300 digits)"),
+        (b"[workers]\n\0", "is not TOML: Invalid statement"),
+        (b"[workers.a]\n[workers.a]\n", "is not TOML: Cannot declare ('workers', 'a') twice"),
         (b'[workers.rollout-0-0]\nprimary = "h"', "workers.rollout-0-0.primary: it has no port; write host:port"),
         (b'[workers.rollout-0-0]\nrpc = "h:1"', "workers.rollout-0-0: has no primary address; add primary"),
         (b'[workers]\nrollout-0-0 = "h:1"', "workers.rollout-0-0: the string"),
@@ -208,13 +213,45 @@ async def test_a_file_that_is_wrong_says_where_and_that_nothing_is_known(tmp_pat
     assert (await world.provider.get_addr(STEADY)).port == 8000
 
 
-async def test_a_file_that_cannot_be_read_in_time_costs_the_deadline(tmp_path):
-    """As on a network's file system that hangs."""
-    os.mkfifo(tmp_path / "workers.toml")
-    provider = FileProvider(tmp_path / "workers.toml", deadline=0.2)
-    with pytest.raises(ProviderUnavailable, match=r"could not be read within 0.2 s"):
+async def test_a_file_that_takes_longer_than_the_deadline_costs_that_and_is_known_once_it_is_understood(tmp_path):
+    """As a long one does, or one on a network's file system that hangs. I6: another byte in it is seen at once."""
+    world = FileWorld(tmp_path)
+    short = world.file.read_bytes()
+    more = "".join(f'[workers.many-{cell}-0]\nprimary = "10.0.0.1:{8000 + cell % 1000}"\n' for cell in range(20_000))
+    world.file.write_bytes(short + more.encode())
+    provider = FileProvider(world.file, deadline=0.05)
+    with pytest.raises(ProviderUnavailable, match=r"could not be read within 0.05 s"):
         await provider.list_workers()
-    (tmp_path / "workers.toml").open("w").close()
+
+    async def look():
+        with contextlib.suppress(ProviderUnavailable):
+            return await provider.get_addr("many-19999-0")
+
+    assert await until(look, lambda found: found is not None) == HostAndPort("10.0.0.1", 8999)
+    written = world.file.stat()
+    world.file.write_bytes(world.file.read_bytes().replace(b"10.0.0.1:8999", b"10.0.0.2:8999"))
+    os.utime(world.file, ns=(written.st_atime_ns, written.st_mtime_ns))  # as where clocks are coarse
+    assert await until(look, lambda found: found is not None) == HostAndPort("10.0.0.2", 8999)
+
+
+async def test_what_is_no_file_is_said_at_once_and_holds_up_nobody(tmp_path):
+    """A pipe without a writer would hang for ever whoever opens it, and with him all later questions."""
+    world = FileWorld(tmp_path)
+    right = world.file.read_bytes()
+    for make in (os.mkfifo, os.mkdir, lambda file: file.symlink_to("/dev/zero")):
+        world.file.unlink()
+        make(world.file)
+        with pytest.raises(ProviderUnavailable, match=r"workers.toml: is no file, but a directory, a pipe or a device"):
+            await world.provider.list_workers()
+        world.file.rmdir() if world.file.is_dir() else world.file.unlink()
+        world.file.write_bytes(right)
+        assert (await world.provider.get_addr(STEADY)).port == 8000
+    with pytest.raises(ProviderUnavailable, match="can be no file's name"):
+        await FileProvider(tmp_path / "a\0b").list_workers()
+    with world.file.open("wb") as file:
+        file.truncate(LARGEST + 1)
+    with pytest.raises(ProviderUnavailable, match=f"has {LARGEST + 1} bytes, more than {LARGEST}"):
+        await world.provider.list_workers()
 
 
 # ---------------------------------------------------------------- actors of a framework
