@@ -192,6 +192,41 @@ def test_the_claims_that_there_are_stand_by_their_first_workers():
     assert claimed(made.roster) == {}
 
 
+FIRST, LATER = "rollout-2-0", "rollout-2-1"
+
+
+def test_i3_a_cell_that_is_claimed_is_not_claimed_again_when_its_first_worker_is_heard_of_late():
+    """The claim stands on who was the first one then: a second recoverer would have restarted the cell beside it."""
+    made = book(up(LATER), down(LATER), claim(LATER))
+    assert due(made) == []
+    made.say(up(FIRST))
+    assert due(made) == []
+    made.say(down(FIRST))
+    assert due(made) == []
+    made.say(failed(LATER))
+    assert due(made, NOW + 1) == []  # its back-off, too
+    assert due(made, NOW + 2) == [(FIRST, LATER)]
+
+
+def test_i3_of_two_who_claimed_one_cell_the_first_restarts_it_alone():
+    """Each on the worker that was the first one when it looked."""
+    made = book(up(LATER), down(LATER), up(FIRST), claim(LATER), claim(FIRST))
+    policy = msgspec.structs.replace(POLICY, parallel=8)
+    assert is_its_turn(made.roster, LATER, policy)
+    assert not is_its_turn(made.roster, FIRST, policy)
+    made.say(failed(LATER))
+    assert is_its_turn(made.roster, FIRST, policy)
+
+
+def test_a_first_worker_that_is_heard_of_late_gives_a_crash_loop_no_new_budget():
+    made = book(up(LATER))
+    for number in range(POLICY.attempts):
+        made.all(down(LATER), claim(LATER, at=NOW + number), failed(LATER, reason="no GPU"))
+    made.say(up(FIRST))
+    (one,) = decide(made.roster, POLICIES, NOW + 50).exhausted
+    assert (one.first, one.attempts, one.reason.rpartition(": ")[2]) == (FIRST, 3, "no GPU")
+
+
 def test_a_stale_recoverer_says_nothing_about_a_newer_life():
     """I3."""
     made = book(up(), down(), claim(), up(incarnation=2), down(incarnation=2), claim(incarnation=2))
@@ -238,7 +273,8 @@ def test_whatever_happens_the_decision_keeps_its_promises(steps, parallel):
             assert 1 <= one.attempt <= POLICY.attempts
         assert not {one.first for one in found.due} & {one.first for one in found.exhausted}
         turns = [one.name for one in claims if is_its_turn(made.roster, one.name, policies["rollout"])]
-        assert len(turns) == min(len(claims), parallel)
+        assert len({workers[name].cell for name in turns}) == len(turns)
+        assert len(turns) == min(len({one.cell for one in claims}), parallel)
 
 
 def test_the_holder_is_the_author_as_the_envelope_says():

@@ -64,7 +64,7 @@ def decide(roster: Roster, policies: Mapping[str, RecoveryPolicy], now: float) -
         policy = policies.get(first.pool or "")
         if policy is None or not policy.restart or any(rank.name in roster.cordons for rank in ranks):
             continue
-        began = recent(first.restarts, policy, now)
+        began = recent(ranks, policy, now)
         if len(began) >= policy.attempts:
             exhausted.append(Exhausted(first.name, first.incarnation, len(began), _loop(ranks, policy, len(began))))
             continue
@@ -85,9 +85,9 @@ def decide(roster: Roster, policies: Mapping[str, RecoveryPolicy], now: float) -
     return Decisions(tuple(chosen), tuple(exhausted), min(waiting, default=None))
 
 
-def recent(restarts: Restarts | None, policy: RecoveryPolicy, now: float) -> list[float]:
+def recent(cell: Iterable[Worker], policy: RecoveryPolicy, now: float) -> list[float]:
     """When the attempts within the window began, oldest first. A clock that is ahead counts as now."""
-    found = [] if restarts is None else [_seconds(text) for text in restarts.attempts]
+    found = [_seconds(text) for restarts in _restarts(cell) for text in restarts.attempts]
     return sorted(min(at, now) for at in found if at is not None and at > now - policy.window)
 
 
@@ -99,18 +99,19 @@ def backoff(policy: RecoveryPolicy, attempts: int) -> float:
 def is_its_turn(roster: Roster, first: str, policy: RecoveryPolicy) -> bool:
     """Whether a claimed cell may be restarted now: fewer than `parallel` of its pool were claimed before and still are.
 
-    Two recoverers may claim different cells at one moment; this keeps them within the limit together.
+    Two recoverers may claim different cells at one moment; this keeps them within the limit together. They may also
+    have claimed one cell, if its first worker was heard of in between; who claimed it before restarts it alone.
     """
     worker = roster.workers.get(first)
     claim = _claim(worker)
     if worker is None or claim is None:
         return False
-    before = [
-        other
+    before = {
+        min(roster.siblings(other))
         for other in _claimed(roster)
         if other.pool == worker.pool and (found := _claim(other)) is not None and found.sequence < claim.sequence
-    ]
-    return len(before) < policy.parallel
+    }
+    return len(before) < policy.parallel and min(roster.siblings(worker)) not in before
 
 
 def claimed(roster: Roster) -> dict[str, Claim]:
@@ -119,7 +120,10 @@ def claimed(roster: Roster) -> dict[str, Claim]:
 
 
 def cell_of(roster: Roster, worker: Worker) -> list[Worker]:
-    """All workers of its cell that did not retire, by rank; the first one carries the claim."""
+    """All workers of its cell that did not retire, by rank; the first one is to carry the claim.
+
+    It may stand on another one: that was the first one when it was made.
+    """
     ranks = [roster.workers[name] for name in roster.siblings(worker)]
     return sorted((rank for rank in ranks if rank.phase is not Phase.RETIRED), key=lambda rank: (rank.rank, rank.name))
 
@@ -132,15 +136,21 @@ def _broken(roster: Roster) -> Iterable[Sequence[Worker]]:
             continue
         ranks = cell_of(roster, worker)
         seen.update(rank.name for rank in ranks)
-        restarts = ranks[0].restarts
-        unfinished = restarts is not None and restarts.unfinished
+        restarts = _restarts(ranks)
+        unfinished = any(one.unfinished for one in restarts)
         down = [rank for rank in ranks if rank.phase is Phase.DOWN]
-        if _claim(ranks[0]) is None and (unfinished or any(rank.evidence != "planned" for rank in down)):
+        if any(one.claim is not None for one in restarts):
+            continue
+        if unfinished or any(rank.evidence != "planned" for rank in down):
             yield ranks
 
 
 def _claimed(roster: Roster) -> Iterable[Worker]:
     return (worker for worker in roster.workers.values() if _claim(worker) is not None)
+
+
+def _restarts(cell: Iterable[Worker]) -> list[Restarts]:
+    return [rank.restarts for rank in cell if rank.restarts is not None]
 
 
 def _claim(worker: Worker | None) -> Claim | None:
@@ -150,7 +160,7 @@ def _claim(worker: Worker | None) -> Claim | None:
 def _loop(ranks: Sequence[Worker], policy: RecoveryPolicy, count: int) -> str:
     down = [rank for rank in ranks if rank.phase is Phase.DOWN]
     culprit = next((rank for rank in down if rank.evidence != "planned"), down[0])
-    failure = "" if ranks[0].restarts is None else ranks[0].restarts.failure
+    failure = next((one.failure for one in _restarts(ranks) if one.failure), "")
     why = failure or f"{culprit.name} is down: {culprit.reason or culprit.evidence}"
     return f"crash loop: {count} restarts within {policy.window:g} s, and no end: {why}"
 
