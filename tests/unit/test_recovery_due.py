@@ -224,7 +224,10 @@ def test_a_first_worker_that_is_heard_of_late_gives_a_crash_loop_no_new_budget()
         made.all(down(LATER), claim(LATER, at=NOW + number), failed(LATER, reason="no GPU"))
     made.say(up(FIRST))
     (one,) = decide(made.roster, POLICIES, NOW + 50).exhausted
-    assert (one.first, one.attempts, one.reason.rpartition(": ")[2]) == (FIRST, 3, "no GPU")
+    assert (one.first, one.attempts, one.reason.rpartition(": ")[2]) == (LATER, 3, "no GPU")
+    made.all(failed(LATER, cordoned=True), WorkerUncordoned(worker=LATER, by="ann", why="repaired"))
+    (one,) = decide(made.roster, POLICIES, NOW + 50).due
+    assert (one.first, one.names, one.attempt) == (FIRST, (FIRST, LATER), 1)
 
 
 def test_a_stale_recoverer_says_nothing_about_a_newer_life():

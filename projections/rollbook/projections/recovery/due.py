@@ -60,7 +60,7 @@ def decide(roster: Roster, policies: Mapping[str, RecoveryPolicy], now: float) -
     exhausted: list[Exhausted] = []
     waiting: list[float] = []
     for ranks in _broken(roster):
-        first = ranks[0]
+        first = _carrier(ranks)
         policy = policies.get(first.pool or "")
         if policy is None or not policy.restart or any(rank.name in roster.cordons for rank in ranks):
             continue
@@ -120,10 +120,7 @@ def claimed(roster: Roster) -> dict[str, Claim]:
 
 
 def cell_of(roster: Roster, worker: Worker) -> list[Worker]:
-    """All workers of its cell that did not retire, by rank; the first one is to carry the claim.
-
-    It may stand on another one: that was the first one when it was made.
-    """
+    """All workers of its cell that did not retire, by rank."""
     ranks = [roster.workers[name] for name in roster.siblings(worker)]
     return sorted((rank for rank in ranks if rank.phase is not Phase.RETIRED), key=lambda rank: (rank.rank, rank.name))
 
@@ -147,6 +144,11 @@ def _broken(roster: Roster) -> Iterable[Sequence[Worker]]:
 
 def _claimed(roster: Roster) -> Iterable[Worker]:
     return (worker for worker in roster.workers.values() if _claim(worker) is not None)
+
+
+def _carrier(cell: Sequence[Worker]) -> Worker:
+    """On whose subject it is claimed: on which it was before, so that one record tells all of it; else the first."""
+    return next((rank for rank in cell if rank.restarts is not None), cell[0])
 
 
 def _restarts(cell: Iterable[Worker]) -> list[Restarts]:
