@@ -12,8 +12,16 @@ DIRECT: Final = {"exited", "actor_dead", "refused", "operator", "planned"}
 """Evidence that somebody saw with his own eyes; everything else was inferred."""
 
 
-def _asleep(policy: Policy, worker) -> bool:
-    return worker.suspension is not None and policy.pools[worker.pool].deregister_suspended
+def _asleep(roster: Roster, policy: Policy, worker) -> bool:
+    """A rank that sleeps puts the whole life of its cell to sleep."""
+    cell = [
+        other
+        for other in roster.workers.values()
+        if worker.cell_incarnation is not None
+        and (other.pool, other.cell, other.cell_incarnation) == (worker.pool, worker.cell, worker.cell_incarnation)
+    ]
+    asleep = any(one.suspension is not None for one in [worker, *cell])
+    return asleep and policy.pools[worker.pool].deregister_suspended
 
 
 def _complete(roster: Roster, worker) -> bool:
@@ -50,7 +58,7 @@ def wanted(roster: Roster, policy: Policy, router: str, name: str) -> int | None
     worker = roster.workers.get(name)
     if worker is None or roster.ended or name in roster.cordons or worker.pool not in policy.proxies[router].pools:
         return None
-    if worker.phase != "serving" or _asleep(policy, worker) or not worker.entrypoint:
+    if worker.phase != "serving" or _asleep(roster, policy, worker) or not worker.entrypoint:
         return None
     return worker.incarnation if _complete(roster, worker) else None
 
@@ -131,7 +139,7 @@ def _meant(roster: Roster, policy: Policy, router: str, worker) -> bool:
         or worker.name in roster.cordons
         or worker.phase in {"draining", "retired"}
         or worker.evidence in {"planned", "operator"}
-        or _asleep(policy, worker)
+        or _asleep(roster, policy, worker)
         or worker.pool not in policy.proxies[router].pools
         or not worker.entrypoint
     )

@@ -4,11 +4,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.core import POLICY, PROXY, Book, folded
 
-from rollbook.events import CellDeclared, FleetObserved, ObservedWorker, WorkerDown, WorkerStarted, WorkerUp
+from rollbook.events import (
+    CellDeclared,
+    FleetObserved,
+    ObservedWorker,
+    WorkerDown,
+    WorkerResumed,
+    WorkerStarted,
+    WorkerSuspended,
+    WorkerUp,
+)
 from rollbook.projections.deciding import gates
+from rollbook.projections.deciding.evidence import Ground, ground
 from rollbook.projections.deciding.gates import Gate
 from rollbook.projections.deciding.observed import Observed
 from rollbook.projections.deciding.plan import Add, make_plan
+from rollbook.projections.state.leases import Leases
 from rollbook.projections.state.worker import Phase
 
 RANKS = 4
@@ -119,4 +130,32 @@ def test_a_listing_fills_in_the_cell_of_a_life_that_serves_and_contradicts_no_fa
 def test_a_cell_that_says_another_size_in_its_next_life_has_that_size():
     book = Book()
     book.all(rank(0), rank(1), WorkerUp(worker=name(0), incarnation=2))
+    assert entrypoint(book) is None
+
+
+def test_i2_a_rank_that_sleeps_takes_its_cell_to_sleep_and_no_other_life_of_it():
+    """It was still routed, and its entrypoint asked for its health and shot, while the other half was offloaded."""
+    book = Book()
+    book.all(rank(0), rank(1))
+    change = book.say(WorkerSuspended(worker=name(1), incarnation=1, reason="offload"))
+    assert set(change.workers) == {name(0), name(1)}
+    assert (entrypoint(book).gate, entrypoint(book).reason) == (Gate.NOT_SUSPENDED, "offload")
+    assert ground(book.roster, POLICY, PROXY, name(0), 1) is Ground.PLANNED
+    late = Leases()
+    book.roster.workers[name(0)].lease = 5.0
+    assert not any(late.is_overdue(book.roster.workers[name(0)], book.roster, now) for now in (0.0, 100.0))
+    book.say(WorkerResumed(worker=name(1), incarnation=1))
+    assert entrypoint(book) is None
+    book.all(
+        WorkerSuspended(worker=name(1), incarnation=1),
+        WorkerStarted(worker=name(0), incarnation=2, cell_size=2, cell_incarnation=2),
+        WorkerUp(worker=name(0), incarnation=2, cell_size=2, cell_incarnation=2),
+    )
+    assert entrypoint(book).gate is Gate.CELL_COMPLETE
+
+
+def test_workers_that_share_a_name_of_a_cell_and_live_alone_sleep_alone():
+    book = Book()
+    book.all(WorkerUp(worker=name(0), incarnation=1), WorkerUp(worker=name(1), incarnation=1))
+    book.say(WorkerSuspended(worker=name(1), incarnation=1))
     assert entrypoint(book) is None

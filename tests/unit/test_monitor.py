@@ -222,6 +222,26 @@ async def test_who_sleeps_is_not_asked_and_not_dead_and_is_asked_again_afterward
 
 
 @on_virtual_time
+async def test_i3_nobody_is_asked_whose_cell_sleeps_in_part():
+    async with scene() as fleet:
+        cell = {"cell_size": 2, "cell_incarnation": 1}
+        other = "rollout-0-1"
+        fleet.place()
+        await fleet.say(WorkerUp(worker=W, incarnation=1, **cell), WorkerUp(worker=other, incarnation=1, **cell))
+        await fleet.until(lambda: fleet.asked)
+        await fleet.say(WorkerSuspended(worker=other, incarnation=1, reason="weights"))
+        await asyncio.sleep(1)
+        fleet.answers[W] = FAILING
+        before = len(fleet.asked)
+        await asyncio.sleep(100)
+        assert len(fleet.asked) == before
+        del fleet.answers[W]
+        await fleet.say(WorkerResumed(worker=other, incarnation=1))
+        await fleet.until(lambda: len(fleet.asked) > before, 5)
+        assert fleet.said() == []
+
+
+@on_virtual_time
 async def test_nobody_is_asked_after_the_run_or_after_an_exit():
     async with scene() as fleet:
         await fleet.up()

@@ -45,7 +45,7 @@ def ground(roster: Roster, policy: Policy, proxy: ProxyPolicy, name: str, incarn
 
 
 def _meant(roster: Roster, policy: Policy, proxy: ProxyPolicy, worker: Worker) -> bool:
-    asleep = worker.suspension is not None and policy.pool(worker.pool).deregister_suspended
+    asleep = roster.sleep(worker) is not None and policy.pool(worker.pool).deregister_suspended
     elsewhere = worker.pool not in proxy.pools or not worker.entrypoint
     leaving = worker.phase in {Phase.DRAINING, Phase.RETIRED} or worker.evidence in _MEANT
     return roster.ended or worker.name in roster.cordons or asleep or elsewhere or leaving

@@ -64,8 +64,9 @@ def standing(roster: Roster, policy: Policy, proxy: ProxyPolicy, name: str) -> H
         return _ENTRYPOINT
     if worker.phase is not Phase.SERVING:
         return Held(Gate.SERVING, _phase_reason(worker))
-    if worker.suspension is not None and policy.pool(worker.pool).deregister_suspended:
-        return Held(Gate.NOT_SUSPENDED, worker.suspension.reason or "suspended")
+    sleep = roster.sleep(worker)
+    if sleep is not None and policy.pool(worker.pool).deregister_suspended:
+        return Held(Gate.NOT_SUSPENDED, sleep.reason or "suspended")
     if (missing := _cell_gap(roster, worker)) is not None:
         return Held(Gate.CELL_COMPLETE, missing)
     cordon = roster.cordons.get(name)

@@ -100,7 +100,7 @@ class Tally(msgspec.Struct, gc=False):
 
 
 def watched(worker: Worker, policy: HealthPolicy) -> bool:
-    """Whether this worker is asked at all, as it stands in the log now."""
+    """Whether this worker is asked at all while its cell is awake, as it stands in the log now."""
     if policy.probe == "off" or worker.suspension is not None or not (worker.entrypoint or policy.every_rank):
         return False
     if worker.phase is Phase.DOWN:

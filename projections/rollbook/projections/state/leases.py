@@ -58,7 +58,7 @@ class Leases:
         """Whether that is so of this one."""
         if self._deaf or roster.ended:
             return False
-        if worker.lease is None or worker.phase not in LIVE or worker.suspension is not None:
+        if worker.lease is None or worker.phase not in LIVE or roster.sleep(worker) is not None:
             return False
         incarnation, at = self._heard.get(worker.name, (0, now))
         if incarnation != worker.incarnation:

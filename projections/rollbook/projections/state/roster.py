@@ -38,7 +38,7 @@ from rollbook.projections.state.bounds import shortened
 from rollbook.projections.state.cells import Cell, Cells, enter, key_of, leave
 from rollbook.projections.state.repetition import Remembered, repeated
 from rollbook.projections.state.transitions import NOT_SEEN, STALE, Relation, relate, rule
-from rollbook.projections.state.worker import LIVE, Bar, Decision, Phase, Worker, new_worker
+from rollbook.projections.state.worker import LIVE, Bar, Decision, Phase, Suspension, Worker, new_worker
 
 MOST_OBSERVERS: Final = 256
 """Observers whose last listing is remembered; whoever was silent for longest is forgotten first."""
@@ -177,6 +177,20 @@ class Roster(msgspec.Struct, gc=False):
         """The names of all known workers of its cell, itself included."""
         key = key_of(worker.pool, worker.cell)
         return self.cells.get(key, [worker.name]) if key is not None else [worker.name]
+
+    def sleep(self, worker: Worker) -> Suspension | None:
+        """Its suspension, or that of another rank in the same life of its cell: they can only work together."""
+        if worker.suspension is not None or worker.cell_incarnation is None:
+            return worker.suspension
+        ranks = (self.workers[name] for name in self.siblings(worker))
+        return next(
+            (
+                rank.suspension
+                for rank in ranks
+                if rank.suspension is not None and rank.cell_incarnation == worker.cell_incarnation
+            ),
+            None,
+        )
 
     def began_after(self, worker: str, incarnation: int, name: str) -> bool:
         """Whether this life of `worker` is its current one and began after the current one of `name`."""
