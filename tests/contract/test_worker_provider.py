@@ -12,15 +12,18 @@ from support.provider_worlds import (
     Engine,
     FileWorld,
     MemoryWorld,
+    Odd,
     RayActorsWorld,
     RayWorld,
     StaticWorld,
+    Stranger,
 )
 from support.ray import SECONDS, demo_spec, launched
 from support.until import until
 
 from rollbook.adapters.bootstrap import open_provider
 from rollbook.adapters.ray.actors import RayActorsProvider
+from rollbook.adapters.ray.border import ActorGone
 from rollbook.adapters.ray.ports import PortInfo
 from rollbook.adapters.settings import RayActorsProvider as ActorsSettings
 from rollbook.adapters.settings import Settings
@@ -327,6 +330,59 @@ class TestActors:
             await provider.get_addr(ODD)
         listed = {one.name: one.alive for one in await provider.list_workers()}
         assert (listed[ODD], listed[STEADY]) == (None, True)
+
+    async def test_one_that_hangs_is_asked_once_until_it_has_answered(self, ray_actors_world, start, tmp_path):
+        """Its queue would grow with every look-up, and every look-up would take the whole deadline for it."""
+        actor = await asyncio.to_thread(start, "h:1", max_concurrency=1)
+        actor.hang_until.remote(str(tmp_path / "go on"))
+        provider = await RayActorsProvider.create("engine/{worker}", namespace=ray_actors_world.namespace, deadline=1.0)
+        with pytest.raises(ProviderUnavailable, match=r"gave no answer within 1 s|gave no answer within 0\.9"):
+            await provider.get_addr(ODD)
+        for _ in range(3):
+            with pytest.raises(
+                ProviderUnavailable, match=r"'engine/rollout-7-0' gave no answer to get_addr\(\), .*async"
+            ):
+                await provider.get_addr(ODD)
+        (tmp_path / "go on").touch()
+
+        async def look():
+            with contextlib.suppress(ProviderUnavailable):
+                return await provider.get_addr(ODD)
+
+        assert await until(look, lambda found: found is not None, SECONDS) == HostAndPort("h", 1)
+        assert await actor.asked.remote() == 2
+
+    async def test_whatever_it_answers_or_raises_is_its_own_business(self, ray_actors_world, start):
+        """Also an error of ours: it is not the actor itself that is gone, and the others are found."""
+        actor = await asyncio.to_thread(start, None)
+        provider = ray_actors_world.provider
+        for answer, told in (
+            (5, "the number 5 is no address"),
+            (b"h:1", "a bytes is no address"),
+            ("x" * 10_000_000, "it has no port"),
+            ({"primary": [1, 2, 3]}, "a list is no address"),
+            (
+                {f"kind{number}": "h:1" for number in range(2000)},
+                "it has 2000 entries; 1024 named addresses are allowed",
+            ),
+            (HostAndPort("h", 70000), "'70000' is no port"),
+            (("h", 0), "'0' is no port"),
+            ("h\0:1", "write host:port"),
+            ({"primary": "h:1", "incarnation": 2**60}, f"incarnation '{2**60}' is no whole number above 0"),
+            (Odd(), "answers is no address: not now"),
+            (Stranger(os.getpid()), r"what get_addr\(\) of actor 'engine/rollout-7-0' answers cannot be read here"),
+            (RuntimeError, r"get_addr\(\) of actor 'engine/rollout-7-0' raised RuntimeError: it says so"),
+            (WorkerUnreachable, "raised WorkerUnreachable: it says so"),
+            (ActorGone, "raised ActorGone: it says so"),
+        ):
+            await actor.say.remote(answer)
+            with pytest.raises(ProviderUnavailable, match=told) as caught:
+                await provider.get_addr(ODD)
+            assert len(str(caught.value)) < 1000
+            located = await provider.locate([ODD, STEADY])
+            assert (located[ODD].addresses, located[ODD].alive) == ({}, True)
+            assert located[STEADY].addresses
+        assert await actor.asked.remote() == 28
 
     async def test_a_method_that_it_has_not_is_named(self, ray_actors_world):
         provider = await RayActorsProvider.create("engine/{worker}", method="address", deadline=SECONDS)

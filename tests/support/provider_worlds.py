@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import time
+from pathlib import Path
 
 from support.ray import SECONDS
 from support.until import until
@@ -103,6 +104,8 @@ class Engine:
 
     def get_addr(self):
         self._asked += 1
+        if isinstance(self._answer, type):
+            raise self._answer("it says so")
         return self._answer
 
     def asked(self):
@@ -110,6 +113,38 @@ class Engine:
 
     def hang(self):
         time.sleep(3600)
+
+    def hang_until(self, file):
+        while not Path(file).exists():
+            time.sleep(0.02)
+
+    def say(self, answer):
+        """From now on; a class of errors is raised."""
+        self._answer = answer
+
+
+class Odd:
+    """An address that fails when it is looked at."""
+
+    @property
+    def host(self):
+        raise RuntimeError("not now")
+
+
+class Stranger:
+    """An answer of a class that one process does not have."""
+
+    def __init__(self, pid):
+        self._pid = pid
+
+    def __reduce__(self):
+        return _stranger, (self._pid,)
+
+
+def _stranger(pid):
+    if pid == os.getpid():
+        raise ModuleNotFoundError("No module named 'framework'")
+    return Stranger(pid)
 
 
 class RayActorsWorld:

@@ -12,12 +12,14 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from rollbook.adapters.ray.ports import PRIMARY
+from rollbook.adapters.settings.decode import describe
 from rollbook.adapters.settings.model import parse_host_and_port
 from rollbook.projections.ports import HostAndPort, Located, ProviderWorker, UnknownWorker, WorkerUnreachable
 
 DEADLINE: Final = 2.5
 """Seconds for one look-up: longer than the 1.4-2 s that Ray takes to notice a broken connection and come back, and less
 than `reconcile.call_deadline`, or nobody would learn why there was no answer."""
+MOST_ADDRESSES: Final = 1024
 ANY: Final = 0
 """The incarnation of whoever cannot be told apart from its former lives: it matches each of them."""
 
@@ -61,6 +63,8 @@ def named_addresses(answer: object) -> dict[str, HostAndPort]:
     if answer is None:
         return {}
     if isinstance(answer, Mapping):
+        if len(answer) > MOST_ADDRESSES:
+            raise ValueError(f"it has {len(answer)} entries; {MOST_ADDRESSES} named addresses are allowed")
         return {str(name): address(one) for name, one in answer.items() if one is not None}
     return {PRIMARY: address(answer)}
 
@@ -69,7 +73,7 @@ def address(one: object) -> HostAndPort:
     """One address: a URL, `host:port`, a pair, or anything with `host` and `port`. Raises `ValueError`."""
     match one:
         case HostAndPort():
-            return one
+            return _pair(str(one.host), one.port)
         case str():
             return parse_host_and_port(_netloc(one) if "//" in one else one)
         case (str(host), int(port)):
@@ -77,7 +81,7 @@ def address(one: object) -> HostAndPort:
         case _ if isinstance(name := getattr(one, "host", None), str):
             return _pair(name, getattr(one, "port", None))
         case _:
-            raise ValueError(f"{one!r} is no address; give a URL, host:port or a pair")
+            raise ValueError(f"{describe(one)} is no address; give a URL, host:port or a pair")
 
 
 def _pair(host: str, port: object) -> HostAndPort:

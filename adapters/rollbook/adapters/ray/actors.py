@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping
 from typing import Any, Final, Self
 
 import msgspec
+import structlog
 
 from rollbook.adapters.locating import ANY, DEADLINE, Locating, named_addresses
 from rollbook.adapters.ray.border import (
@@ -25,11 +26,17 @@ from rollbook.adapters.ray.border import (
 )
 from rollbook.adapters.ray.joining import RayCluster
 from rollbook.adapters.ray.naming import ActorNames
+from rollbook.events import RollbookError
+from rollbook.events.facts.base import MAX_INTEGER
 from rollbook.projections.ports import Located, ProviderUnavailable, ProviderWorker
 
+LONGEST_REASON: Final = 500
+"""Letters of what an actor says is wrong."""
 _INCARNATION: Final = "incarnation"
 _DEAD: Final = Located({}, ANY, alive=False)
 _SILENT: Final = Located({}, ANY)
+
+_log = structlog.get_logger()
 
 
 class _Unknown(msgspec.Struct, frozen=True):
@@ -52,6 +59,10 @@ class RayActorsProvider(Locating):
         self._threads = RayThread()
         self._cluster = RayCluster(self._threads, namespace or NAMESPACE, address)
         self._doubtful = False
+        self._open: dict[tuple[str, str], _Call] = {}
+        """Questions that were given up, by namespace and actor: who hangs is asked once, and costs one deadline."""
+        self._told: set[str] = set()
+        """Workers of which it was logged that they cannot be asked."""
 
     @classmethod
     async def create(
@@ -112,7 +123,18 @@ class RayActorsProvider(Locating):
         there = {worker: name for worker, name in wanted.items() if name in places}
         answers = await asyncio.gather(*(self._ask(name, places[name], until) for name in there.values()))
         self._doubtful = not answers or any(isinstance(answer, _Unknown) for answer in answers)
-        return dict(zip(there, answers, strict=True))
+        found = dict(zip(there, answers, strict=True))
+        self._tell(found)
+        return found
+
+    def _tell(self, found: Mapping[str, Located | _Unknown]) -> None:
+        """Log who cannot be asked, once: where many are looked up at once, nobody else hears why."""
+        for worker, one in found.items():
+            if not isinstance(one, _Unknown):
+                self._told.discard(worker)
+            elif worker not in self._told:
+                self._told.add(worker)
+                _log.warning("provider.actor.unknown", worker=worker, reason=one.reason)
 
     async def _places(self, until: float) -> dict[str, list[str]]:
         """The namespaces in which there is an actor of each name, of those that count. Raises `ProviderUnavailable`."""
@@ -125,6 +147,9 @@ class RayActorsProvider(Locating):
             return await aside(self._threads, listing, left, "the list of Ray's named actors")
 
         def listing() -> list[Any]:
+            for place, call in list(self._open.items()):
+                if ray.wait([call.answer], timeout=0, fetch_local=False)[0]:
+                    self._open.pop(place, None)
             return list(ray.util.list_named_actors(all_namespaces=True))
 
         failed = "Ray does not say which actors there are"
@@ -139,21 +164,70 @@ class RayActorsProvider(Locating):
         if len(namespaces) > 1:
             told = f"in the namespaces {', '.join(map(repr, sorted(namespaces)))}; choose one in provider.namespace"
             return _Unknown(f"there is an actor {name!r} {told}")
+        place = (namespaces[0], name)
+        asked: list[_Call] = []
 
-        def ask(handle: Any) -> Any:
-            return getattr(handle, self._method).remote()
+        def ask(handle: Any) -> Coroutine[Any, Any, Any]:
+            asked.append(self._call(place, handle))
+            return _said(asked[-1].answer, f"{self._method}() of actor {name!r}")
 
         try:
-            answer = await ask_named(self._threads, name, namespaces[0], ask, until - time.monotonic())
-            return _located(answer)
+            answer = await ask_named(self._threads, name, place[0], ask, until - time.monotonic())
+            asked.clear()
         except ActorGone:
             return _DEAD
-        except (ActorSilent, ActorBroken) as exc:
+        except (ActorSilent, ActorBroken, _NotAsked) as exc:
             return _Unknown(str(exc))
-        except AttributeError:
-            return _Unknown(f"actor {name!r} has no method {self._method!r}; provider.method names it")
-        except (TypeError, ValueError) as exc:
-            return _Unknown(f"what {self._method}() of actor {name!r} answers is no address: {exc}")
+        finally:
+            if asked:
+                self._open[place] = asked[-1]
+        try:
+            return _located(answer)
+        except (Exception, SystemExit) as exc:  # noqa: BLE001 - an answer may be of any class
+            told = f"what {self._method}() of actor {name!r} answers is no address: {exc}"
+            return _Unknown(told[:LONGEST_REASON])
+
+    def _call(self, place: tuple[str, str], handle: Any) -> _Call:
+        """Call the method of the actor at `place`. Raises `_NotAsked`."""
+        now, (_, name) = time.monotonic(), place
+        open_call = self._open.get(place)
+        if open_call is not None and open_call.handle == handle:
+            raise _NotAsked(
+                f"actor {name!r} gave no answer to {self._method}(), which it was asked {now - open_call.since:.0f} s "
+                "ago, and is not asked again before; it must answer while it is busy: async, or max_concurrency above 1"
+            )
+        try:
+            return _Call(handle, getattr(handle, self._method).remote(), now)
+        except AttributeError as exc:
+            raise _NotAsked(f"actor {name!r} has no method {self._method!r}; provider.method names it") from exc
+        except TypeError as exc:
+            raise _NotAsked(f"{self._method}() of actor {name!r} cannot be called without arguments: {exc}") from exc
+
+
+class _Call(msgspec.Struct, frozen=True):
+    """A question that was given up."""
+
+    handle: Any
+    answer: Any
+    """Ray's reference to it."""
+    since: float
+
+
+class _NotAsked(RollbookError):
+    """The actor is there, and could not be asked."""
+
+
+async def _said(answer: Awaitable[Any], asked: str) -> Any:
+    """An error of ours that an actor raised is its own business: it is not the one who is gone, or silent."""
+    from ray.exceptions import RaySystemError, RayTaskError
+
+    try:
+        return await answer
+    except RayTaskError as exc:
+        raise ActorBroken(f"{asked} raised {type(exc.cause).__name__}: {str(exc.cause)[:LONGEST_REASON]}") from exc
+    except RaySystemError as exc:  # of a class that is not known here, for example
+        told = str(exc).partition("\n")[0][:LONGEST_REASON]
+        raise ActorBroken(f"what {asked} answers cannot be read here: {told}") from exc
 
 
 def _located(answer: object) -> Located:
@@ -162,6 +236,6 @@ def _located(answer: object) -> Located:
     if isinstance(answer, Mapping):
         named = dict(answer)
         incarnation, answer = named.pop(_INCARNATION, None), named
-    if incarnation is not None and (type(incarnation) is not int or incarnation < 1):
+    if incarnation is not None and (type(incarnation) is not int or not 0 < incarnation <= MAX_INTEGER):
         raise ValueError(f"incarnation {str(incarnation)[:40]!r} is no whole number above 0")
     return Located(named_addresses(answer), incarnation or ANY)

@@ -255,7 +255,8 @@ def parse_host_and_port(text: str) -> HostAndPort:
         msg = f"{port[:20]!r} is no port; write a number from 1 to 65535"
         raise ValueError(msg)
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not bare or any(c in bare for c in "/@?#[] \t\r\n") or (":" in bare) != (bare != host):
+    usable = bare.isprintable() and not any(c in bare for c in "/@?#[] ")
+    if not bare or not usable or (":" in bare) != (bare != host):
         msg = "write host:port without scheme, path or credentials, and an IPv6 host in brackets"
         raise ValueError(msg)
     return HostAndPort(bare, int(port))
