@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -10,9 +13,11 @@ from structlog.testing import capture_logs
 from support.xtuner import Group, Snapshot, pair
 
 from rollbook.adapters.listeners.provider import FrameworkProvider
-from rollbook.adapters.listeners.xtuner import require_proxy, workers_by_name, xtuner_provider
+from rollbook.adapters.listeners.xtuner import XtunerListener, require_proxy, workers_by_name, xtuner_provider
 from rollbook.adapters.locating import address
+from rollbook.adapters.publisher import PublisherForked
 from rollbook.adapters.settings import ConfigError, ProxySettings, Settings, StaticProvider
+from rollbook.events import InvalidFact
 from rollbook.projections.policy import PoolPolicy
 from rollbook.projections.ports import (
     HostAndPort,
@@ -169,6 +174,40 @@ def test_a_groups_workers_are_named_by_its_first_rank_and_their_place():
         ("judge-8-0", 8),
         ("judge-8-1", 9),
     ]
+
+
+@pytest.mark.parametrize("call", ["on_worker_group_inactive", "on_worker_group_recovered"])
+def test_an_empty_group_says_nothing_and_what_is_none_is_refused_in_words(call):
+    with XtunerListener("f", "nats://127.0.0.1:9") as listener:
+        for empty in (Group((), ()), Group((3,), ())):
+            getattr(listener, call)(empty)
+        for garbage in (None, Group((3, 4), (Snapshot(3, None), Snapshot(None, None))), Group(("a", 3), ())):
+            with pytest.raises(InvalidFact, match="is no worker group of XTuner's"):
+                getattr(listener, call)(garbage)
+        assert listener.publisher.stats().accepted == 0
+
+
+def test_i8_in_a_process_that_was_forked_while_another_thread_was_calling_nobody_waits_for_that_thread():
+    """The lock was held in the child by nobody, and the first call there hung."""
+    with XtunerListener("f", "nats://127.0.0.1:9") as listener:
+        with listener._lives._lock:
+            child = os.fork()
+            if not child:
+                refused = False
+                try:
+                    listener.on_worker_group_inactive(pair(3))
+                except PublisherForked:
+                    refused = True
+                finally:
+                    os._exit(0 if refused else 1)
+        deadline = time.monotonic() + 30
+        while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+            if time.monotonic() > deadline:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                pytest.fail("the child hung")
+            time.sleep(0.01)
+        assert ended[1] == 0
 
 
 class SandboxLoopConfig:

@@ -13,20 +13,28 @@ from rollbook.adapters.publisher import Flushed, Publisher, PublisherMisconfigur
 from rollbook.events import validate_name
 
 POOL: Final = "rollout"
+LIMIT: Final = 10_000
+"""Facts that may wait for the log."""
 
 
 class Listener:
-    """Base of a framework's listener. `connection` is a `Connection` or a URL; `outbox` is as for `Publisher`.
+    """Base of a framework's listener. `connection` is a `Connection` or a URL; the rest is as for `Publisher`.
 
     Making one waits for nothing. Raises `InvalidName`, `LogError` (a wrong URL), `OutboxInUse` or `OutboxUnusable`.
     """
 
     def __init__(
-        self, fleet: str, connection: Connection | str, *, pool: str = POOL, outbox: str | None = None
+        self,
+        fleet: str,
+        connection: Connection | str,
+        *,
+        pool: str = POOL,
+        outbox: str | None = None,
+        limit: int = LIMIT,
     ) -> None:
         self._pool = validate_name("pool", pool)
         self._connection = Connection(url=connection) if isinstance(connection, str) else connection
-        self.publisher = Publisher(fleet, self._connection, outbox=outbox)
+        self.publisher = Publisher(fleet, self._connection, outbox=outbox, limit=limit)
         """For everything else that the trainer has to say."""
         self._follow = Follow(fleet, self._connection)
         self._lives = Lives(self.publisher, self._follow)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Iterable
 from typing import Unpack
 
@@ -26,6 +28,8 @@ class Lives:
         self._ended: dict[str, int | Life] = {}
         """By worker: the life that was said to be over last; itself, while it has no number."""
         self._cells: dict[tuple[str, ...], int] = {}
+        forked = weakref.WeakMethod(self._forked)
+        os.register_at_fork(after_in_child=lambda: (method := forked()) and method())
 
     def begin(self, name: str, **identity: Unpack[Identity]) -> None:
         """A new process of `name` serves. The log numbers its life."""
@@ -71,6 +75,10 @@ class Lives:
         with self._lock:
             seen = max(self._follow.look(name).cell_incarnation for name in cell)
             return max(seen, self._cells.get(cell, 0), 1)
+
+    def _forked(self) -> None:
+        """In a forked child nobody may be there to release it; the publisher says there what to do instead."""
+        self._lock = threading.Lock()
 
     def _own(self, name: str) -> int:
         """The number of the life that was begun here last; above all others while the log has not given it."""

@@ -14,12 +14,12 @@ import msgspec
 import structlog
 
 from rollbook.adapters.jetstream.connection import Connection
-from rollbook.adapters.listeners.listener import POOL, Listener
+from rollbook.adapters.listeners.listener import LIMIT, POOL, Listener
 from rollbook.adapters.listeners.provider import FrameworkProvider
 from rollbook.adapters.listeners.validating import block_on, validate
 from rollbook.adapters.publisher.life import Identity
 from rollbook.adapters.settings import ConfigError, Settings
-from rollbook.events import Evidence
+from rollbook.events import Evidence, InvalidFact
 from rollbook.projections.looking.waiting import Goal
 
 SESSION: Final = "session"
@@ -83,8 +83,9 @@ class XtunerListener(Listener):
         pool: str = POOL,
         evidence: Evidence = "unhealthy",
         outbox: str | None = None,
+        limit: int = LIMIT,
     ) -> None:
-        super().__init__(fleet, connection, pool=pool, outbox=outbox)
+        super().__init__(fleet, connection, pool=pool, outbox=outbox, limit=limit)
         self._evidence: Evidence = evidence
         self._serving: dict[str, None] = {}
         """The entrypoints that should be registered, by XTuner's word."""
@@ -132,6 +133,8 @@ class XtunerListener(Listener):
     def _said(self, group: WorkerGroup, *, anew: bool) -> list[tuple[str, Identity]]:
         """Each worker's name and what a fact has to say about its place. `anew`: the cell was started again."""
         named = list(workers_by_name(group, self._pool).items())
+        if not named:
+            return []
         if len(named) == 1:
             ((name, worker),) = named
             return [(name, Identity(entrypoint=worker.is_request_entrypoint))]
@@ -154,12 +157,13 @@ class XtunerListener(Listener):
 
 
 def workers_by_name(group: WorkerGroup, pool: str = POOL) -> dict[str, RolloutWorker]:
-    """Each worker of a group by the name that the log has for it, in order of rank."""
-    first = min(group.ranks)
-    return {
-        f"{pool}-{first}-{place}": worker
-        for place, worker in enumerate(sorted(group.workers, key=lambda worker: worker.rank))
-    }
+    """Each worker of a group by the name that the log has for it, in order of rank. Raises `InvalidFact`."""
+    try:
+        workers = sorted(group.workers, key=lambda worker: worker.rank)
+        first = min(group.ranks, default=None)
+    except (AttributeError, TypeError) as exc:
+        raise InvalidFact(f"{str(group)[:100]} is no worker group of XTuner's ({exc}); nothing is said of it") from exc
+    return {} if first is None else {f"{pool}-{first}-{place}": worker for place, worker in enumerate(workers)}
 
 
 def xtuner_provider(groups: Callable[[], Iterable[WorkerGroup]], pool: str = POOL) -> FrameworkProvider:
