@@ -141,6 +141,18 @@ def test_a_trainer_that_dies_in_the_middle_leaves_a_published_version_and_leases
     assert update.outcome.complete
 
 
+def test_of_two_updates_at_once_the_one_that_was_said_last_holds(publisher, stream):
+    """Who holds another version at the end is not ready, whatever was said of him before."""
+    with (
+        weight_update(publisher, "rollout", version=8) as later,
+        weight_update(publisher, "rollout", version=7) as former,
+    ):
+        former.loaded(W, "rollout-1-0")
+        later.loaded(W)
+    assert (former.outcome.ready, former.outcome.not_loaded) == (("rollout-1-0",), (W,))
+    assert (later.outcome.ready, later.outcome.not_loaded) == ((W,), ("rollout-1-0",))
+
+
 async def test_what_cannot_be_an_update_begins_none(publisher, stream):
     for wrong, error in (
         (lambda: weight_update(publisher, version=1), PublisherMisconfigured),
@@ -149,6 +161,8 @@ async def test_what_cannot_be_an_update_begins_none(publisher, stream):
         (lambda: weight_update(publisher, "rollout", version="7", suspend=60), PublisherMisconfigured),
         (lambda: weight_update(publisher, "rollout", version=7.5, suspend=60), PublisherMisconfigured),
         (lambda: weight_update(publisher, "rollout", version=2**60, suspend=60), PublisherMisconfigured),
+        (lambda: weight_update(publisher, "rollout", version=1, timeout=0), PublisherMisconfigured),
+        (lambda: weight_update(publisher, "rollout", version=1, timeout=float("nan")), PublisherMisconfigured),
         (lambda: weight_update(publisher, "rollout", version=1).__enter__(), WouldBlock),
     ):
         with pytest.raises(error):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncGenerator, Coroutine
 from types import MappingProxyType
@@ -185,7 +186,7 @@ def weight_update(
     to answer at the beginning and at the end.
 
     Raises `InvalidName`, and `PublisherMisconfigured` if there is no pool, `version` is no whole number, or `suspend`
-    is no time.
+    or `timeout` is no time.
     """
     if not pools:
         raise PublisherMisconfigured('name at least one pool, as in weight_update(publisher, "rollout", version=7)')
@@ -195,4 +196,6 @@ def weight_update(
         raise PublisherMisconfigured(f"version is {version!r}; give a whole number, such as the training step")
     if suspend is not None and not 0 < suspend <= LONGEST_TTL:
         raise PublisherMisconfigured(f"suspend is {suspend}; give seconds, above 0 and at most {LONGEST_TTL:g}")
+    if not 0 < timeout < math.inf:
+        raise PublisherMisconfigured(f"timeout is {timeout}; give seconds, above 0 and finite")
     return WeightUpdate(publisher, pools, version, suspend, timeout)

@@ -25,7 +25,7 @@ class Updated(msgspec.Struct, frozen=True, kw_only=True):
     gone: tuple[str, ...]
     """Workers that took part and are down, retired or forgotten now."""
     not_loaded: tuple[str, ...]
-    """Workers that took part, are there, and were not said to have loaded it."""
+    """Workers that took part, are there, and were not said to have loaded it, or hold another one since."""
     strangers: tuple[str, ...]
     """Workers that were said to have loaded it and took no part: they began later, or are of another pool."""
 
