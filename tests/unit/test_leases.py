@@ -8,6 +8,7 @@ from support.fleet import Fleet, W, on_virtual_time
 
 from rollbook.events import FleetEnded, WorkerCordoned, WorkerDown, WorkerSuspended, WorkerUp
 from rollbook.projections.leading.leases import AT_ONCE, expiry
+from rollbook.projections.ports import HostAndPort
 from rollbook.projections.state.leases import Leases
 
 LEASE = 30.0
@@ -141,6 +142,21 @@ async def test_what_cannot_be_looked_up_is_unknown_and_never_dead():
     fleet.place(incarnation=2)
     await asyncio.sleep(10 * LEASE)
     assert said(fleet, WorkerDown) == []
+    await fleet.stop()
+
+
+@on_virtual_time
+async def test_a_pools_url_that_names_another_address_is_no_workers_death():
+    """Whoever changed the configuration finds all as it was, and in `lease.unknown` what is wrong."""
+    fleet = Fleet()
+    await begun(fleet)
+    fleet.readiness.close(fleet.url)
+    fleet.provider.place(W, incarnation=1, addresses={"rpc": HostAndPort("127.0.0.1", 9000)})
+    await asyncio.sleep(10 * LEASE)
+    assert said(fleet, WorkerDown) == []
+    assert {keys["reason"] for event, keys in fleet.told if event == "lease.unknown"} == {
+        "its url template names 'primary'; the provider knows: rpc"
+    }
     await fleet.stop()
 
 

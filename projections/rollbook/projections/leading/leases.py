@@ -108,13 +108,15 @@ class Examiner:
         if located.incarnation not in {0, worker.incarnation}:
             raise ProviderError(f"the provider answers for incarnation {located.incarnation}")
         pool = policy.pool(worker.pool)
-        url = gates.address(worker, located) or gates.worker_url(pool.url, located)
-        if isinstance(url, Held):
-            return url.reason
+        if (held := gates.address(worker, located)) is not None:
+            return held.reason
+        url = gates.worker_url(pool.url, located)
+        if isinstance(url, Held):  # about the configuration, and not about the worker
+            raise ProviderError(url.reason)
         if pool.ready_path is None:
             return None if worker.evidence == "lease_expired" else "its pool has no ready_path to ask it at"
-        held = await self._leading.admission.ready(name, Site(url, identity=located.identity))
-        return None if held is None else held.reason
+        unready = await self._leading.admission.ready(name, Site(url, identity=located.identity))
+        return None if unready is None else unready.reason
 
     async def _write(self, fact: WorkerFact, as_of: int) -> None:
         resources = self._leading.resources
