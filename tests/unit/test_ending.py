@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from support.fleet import on_virtual_time
 
-from rollbook.projections.ending import PATIENCE_SECONDS, end
+from rollbook.projections.ending import PATIENCE_SECONDS, end, in_turn
 
 
 async def loses(cancellations):
@@ -94,4 +94,24 @@ async def test_who_is_cancelled_while_it_ends_others_is_so_afterwards():
     await asyncio.wait([ending])
     assert ending.cancelled()
     assert cleaned == [True, True]
+    assert all(task.done() for task in working)
+
+
+@pytest.mark.parametrize("interrupted", [0.5, 1.5, 2.5])
+@on_virtual_time
+async def test_who_is_cancelled_between_several_endings_leaves_none_out(interrupted):
+    """[I7] What is left running would act when its process leads again, on what was true before."""
+
+    async def work():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(1)
+
+    working = await started(work(), work(), work())
+    [ending] = await started(in_turn(*(lambda task=task: end(task) for task in working)))
+    await asyncio.sleep(interrupted)
+    ending.cancel()
+    await asyncio.wait([ending])
+    assert ending.cancelled()
     assert all(task.done() for task in working)

@@ -383,3 +383,20 @@ async def test_the_next_life_does_not_wait_for_the_failures_of_the_last():
     await fleet.up(incarnation=2)
     await fleet.until(lambda: len(fleet.calls("add")) == 10)
     assert spans([call.at for call in fleet.calls("add")])[-1] == pytest.approx(0.5, abs=0.01)
+
+
+@on_virtual_time
+async def test_a_lane_that_is_cancelled_once_more_while_it_ends_leaves_no_step_under_way():
+    """[I7] Such a step waited for the log, and called the router when its process led again (simulation, seed 1467)."""
+    fleet = Fleet(resync=NEVER)
+    await fleet.start()
+    fleet.proxy.faults = ProxyFaults(slowest_job=100.0)
+    await fleet.up()
+    await fleet.until(lambda: fleet.calls("add"))
+    [lane] = [task for task in asyncio.all_tasks() if task.get_name() == "lane a"]
+    lane.cancel()
+    await asyncio.sleep(0)
+    assert not lane.done()
+    lane.cancel()
+    await asyncio.wait([lane])
+    assert not [task for task in asyncio.all_tasks() if "_fly" in task.get_coro().__qualname__]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 PATIENCE_SECONDS: Final = 15.0
@@ -32,3 +34,13 @@ async def end(*tasks: asyncio.Future[Any], patience: float = PATIENCE_SECONDS) -
             task.exception()
     if interrupted is not None:
         raise interrupted
+
+
+async def in_turn(*endings: Callable[[], Awaitable[None]]) -> None:
+    """Await one after the other, each whatever came of those before it: also if this is cancelled meanwhile.
+
+    A plain sequence of `await end(...)` leaves out what comes after the one in which its caller was cancelled.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        for ending in reversed(endings):
+            stack.push_async_callback(ending)

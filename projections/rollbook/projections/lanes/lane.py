@@ -14,7 +14,7 @@ from rollbook.projections.deciding.gates import Gate, Held
 from rollbook.projections.deciding.ghosts import Ghosts
 from rollbook.projections.deciding.observed import Observed
 from rollbook.projections.deciding.settled import Planned, Settled
-from rollbook.projections.ending import end
+from rollbook.projections.ending import end, in_turn
 from rollbook.projections.lanes.admission import Admission
 from rollbook.projections.lanes.agenda import Agenda
 from rollbook.projections.lanes.desk import Desk
@@ -157,15 +157,15 @@ class Lane:
             broken, self._broken = self._broken, None
             if broken.done():
                 broken.exception()
-            await end(*([] if loop is None else [loop]))
-            await self._stop()
-
-    async def _stop(self) -> None:
-        await self._flights.close()
-        await self._moves.close()
-        await self._strangers.close()
-        await self._desk.reader.close()
-        await self._writer.close()
+            # Whatever is left running here would act when this process leads again, on what was true before [I7].
+            await in_turn(
+                lambda: end(*([] if loop is None else [loop])),
+                self._flights.close,
+                self._moves.close,
+                self._strangers.close,
+                self._desk.reader.close,
+                self._writer.close,
+            )
 
     async def _loop(self) -> None:
         while True:
