@@ -41,6 +41,13 @@ class InATest:
         ({"ports": (PortInfo(name="rank0"),)}, "no port can be called rank0: templates mean something else"),
         ({"env": {"A": "{"}}, "braces that are to stay are written twice"),
         ({"env": {"A": 1}}, "env must be text"),
+        ({"env": {"": "x"}}, "env: '' can be no variable's name"),
+        ({"env": {"A=B": "x"}}, "env: 'A=B' can be no variable's name"),
+        ({"env": {"A": "\0"}}, "env: the value of A holds a NUL character"),
+        (
+            {"urls": {"primary": "http://{adress}"}},
+            "url of 'primary' names {adress}; there are {address}, {host}, {port}",
+        ),
         ({"placement": "TIGHT"}, "placement 'TIGHT' is none of PACK, SPREAD"),
         ({"placement": "PACK", "ray_options": {"scheduling_strategy": "SPREAD"}}, "not hold scheduling_strategy tog"),
         ({"placement": "PACK", "ray_options": {"num_cpus": 0}}, "placement needs something to reserve"),
@@ -80,6 +87,8 @@ def test_two_workers_of_one_name_are_refused():
     ("fields", "problem"),
     [
         ({"command": " "}, "its command is empty"),
+        ({"command": "serve \0"}, "its command holds a NUL character"),
+        ({"command": "serve", "cwd": "a\0b"}, "cwd holds a NUL character"),
         ({"command": "serve {port}!"}, None),
         ({"command": "serve {primary!r}"}, "neither '!' nor ':'"),
         ({"command": "serve", "ports": ()}, "ready_path is asked at its port 'primary', which it does not have"),

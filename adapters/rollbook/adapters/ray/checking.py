@@ -5,6 +5,7 @@ A cell's workers are described together: their ranks, and what holds for the cel
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
@@ -22,6 +23,8 @@ _OWNED_OPTIONS: Final = frozenset(
 _PLACING: Final = frozenset({"placement_group", "placement_group_bundle_index", "scheduling_strategy"})
 _OWNED_ARGUMENTS: Final = frozenset({"name", "incarnation", "host", "port", "seat"})
 _STRATEGIES: Final = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
+_FIELD: Final = re.compile(r"\{\w*\}")
+_OF_A_URL: Final = frozenset({"{address}", "{host}", "{port}"})
 _OF_THE_CELL: Final = ("restart", "max_restarts", "placement")
 """Fields that a cell's workers must have in common."""
 
@@ -33,6 +36,7 @@ def problems_of(spec: WorkerSpec) -> Iterable[str]:
     yield from _misplaced(spec)
     yield from ports.problems(spec.ports)
     yield from _unwritable(spec)
+    yield from _untakable(spec)
 
 
 def cells_of(specs: Iterable[Spec]) -> dict[str, tuple[Spec, ...]]:
@@ -166,6 +170,20 @@ def _unwritable(spec: WorkerSpec) -> Iterable[str]:
             seat.check(text)
         except seat.TemplateError as exc:
             yield str(exc)
+    for kind, template in spec.urls.items():
+        for field in sorted(set(_FIELD.findall(template)) - _OF_A_URL):
+            yield f"the url of {kind!r} names {field}; there are {_listed(_OF_A_URL)}"
+
+
+def _untakable(spec: WorkerSpec) -> Iterable[str]:
+    """What no operating system takes: every start would fail of it."""
+    for name in spec.env:
+        if not name or "=" in name or "\0" in name:
+            yield f"env: {name[:80]!r} can be no variable's name"
+    texts = {f"env: the value of {name}": value for name, value in spec.env.items()}
+    if isinstance(spec, CommandWorkerSpec):
+        texts |= {"its command": spec.command, "cwd": spec.cwd or ""}
+    yield from (f"{what} holds a NUL character" for what, text in texts.items() if "\0" in text)
 
 
 def _is_text(values: object) -> bool:
