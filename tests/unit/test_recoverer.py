@@ -145,6 +145,26 @@ async def test_a_recoverer_started_again_under_its_name_lets_go_at_once():
 
 
 @on_virtual_time
+async def test_two_that_run_under_one_name_take_nothing_from_each_other():
+    """Each took the other's claims for those of its own life before, until every cell that died was cordoned."""
+    scene = Scene(msgspec.structs.replace(POLICY, parallel=6))
+    await scene.up()
+    scene.recover("a")
+    first = scene.recoverers["a"]
+    await asyncio.sleep(1)
+    scene.recover("a")
+    scene.manager.seconds = 2.0
+    for name in NAMES:
+        await scene.manager.kill(name)
+    await scene.until(lambda: scene.well() and all(one.incarnation == 2 for one in map(scene.worker, NAMES)), 60)
+    await asyncio.sleep(60)
+    assert scene.facts(RecoveryFailed) == []
+    assert len(scene.facts(RecoveryStarted)) == 3
+    assert first.stats.restored + scene.recoverers["a"].stats.restored == 3
+    assert any(event == "recovery.namesake" for _, event, _ in scene.told)
+
+
+@on_virtual_time
 async def test_i3_a_recoverer_stopped_beyond_its_claim_wakes_up_and_touches_nothing():
     scene = Scene()
     await scene.up()

@@ -23,7 +23,14 @@ from rollbook.projections.recovery.recoverer import Recovered, Recoverer
 
 _log = structlog.get_logger("rollbook")
 _BAD: Final = frozenset(
-    {"recovery.failed", "recovery.gave_up", "recovery.claim_lost", "recovery.not_claimed", "recovery.not_cleaned"}
+    {
+        "recovery.failed",
+        "recovery.gave_up",
+        "recovery.claim_lost",
+        "recovery.namesake",
+        "recovery.not_claimed",
+        "recovery.not_cleaned",
+    }
 )
 
 

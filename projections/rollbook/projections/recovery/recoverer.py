@@ -56,7 +56,8 @@ class Recoverer:
     """Restarts what is down of the fleet that `projector` folds, which it runs. `run` is its life.
 
     `name` is who claims, and the author of what `verdicts` writes; a recoverer that is started again under the same
-    name lets go at once of what its former self had claimed.
+    name lets go at once of what its former self had claimed. What is claimed under its name later on and not by it is
+    somebody else's, who should have a name of his own.
     """
 
     def __init__(
@@ -79,6 +80,11 @@ class Recoverer:
         self._clock = clock
         self._tell = tell
         self._busy: dict[str, asyncio.Task[None]] = {}
+        self._began = 0
+        """Where the log stood then."""
+        self._unsure: set[str] = set()
+        """Cells that it tried to claim and got no answer."""
+        self._namesake = False
 
     async def run(self) -> None:
         """Recover for ever. Raises what ended it: `HistoryHole`, `LogRewound`."""
@@ -94,7 +100,8 @@ class Recoverer:
 
     async def _look(self) -> None:
         await self._projector.caught_up()
-        self._tell("recovery.started", sequence=self._projector.state.sequence)
+        self._began = self._projector.state.sequence
+        self._tell("recovery.started", sequence=self._began)
         async with asyncio.TaskGroup() as restarts:
             while True:
                 now = self._projector.time.now()
@@ -116,9 +123,14 @@ class Recoverer:
                 self._busy[one.first] = restarts.create_task(self._give_up(one, as_of))
         for name in self._projector.state.roster.workers:
             claim = self._claim(name)
-            if claim is not None and claim.by == self._name and name not in self._busy:
-                why = f"{self._name} does not remember this claim: it was started again"
+            if claim is None or claim.by != self._name or name in self._busy:
+                continue
+            if claim.sequence <= self._began or name in self._unsure:
+                why = f"{self._name} does not remember this claim: it was started again, or was not told that it has it"
                 self._busy[name] = restarts.create_task(self._fail(name, claim.sequence, why))
+            elif not self._namesake:
+                self._namesake = True
+                self._tell("recovery.namesake", worker=name, name=self._name)
 
     # -------------------------------------------------------------- one cell
 
@@ -137,6 +149,7 @@ class Recoverer:
             claim = await self._verdicts.write(fact, as_of=as_of)
         except LogUnavailable as exc:
             # If it is stored after all, it is a claim that nobody here is at, and is let go of.
+            self._unsure.add(due.first)
             self._tell("recovery.not_claimed", worker=due.first, reason=str(exc))
             await self._clock.sleep(AGAIN_SECONDS)
             return
@@ -146,6 +159,7 @@ class Recoverer:
             self._tell("recovery.not_mine", worker=due.first, by=self._holder(due.first))
             return
         await self._projector.passed(claim)
+        self._unsure.discard(due.first)
         self.stats.claimed += 1
         about = {"worker": due.first, "incarnation": due.incarnation, "attempt": due.attempt}
         self._tell("recovery.claimed", **about, sequence=claim)
@@ -229,6 +243,7 @@ class Recoverer:
             fact = RecoveryFailed(worker=first, incarnation=incarnation, attempt=found.attempt, reason=why)
             if await self._write(fact, state.sequence):
                 self.stats.failed += 1
+        self._unsure.discard(first)
 
     async def _give_up(self, one: Exhausted, as_of: int) -> None:
         fact = RecoveryFailed(
