@@ -22,7 +22,7 @@ from rollbook.projections.health.verdicts import Verdicts
 from rollbook.projections.log.projector import Projector
 from rollbook.projections.policy import RecoveryPolicy
 from rollbook.projections.ports import Clock, LogUnavailable
-from rollbook.projections.recovery.due import Decisions, Due, Exhausted, decide, is_its_turn
+from rollbook.projections.recovery.due import Decisions, Due, Exhausted, claimed, decide, is_its_turn
 from rollbook.projections.recovery.ports import ManagerError, Termination, WorkerManager
 from rollbook.projections.state.claims import Claim
 from rollbook.projections.state.worker import Phase
@@ -121,9 +121,12 @@ class Recoverer:
         for one in decisions.exhausted:
             if one.first not in self._busy:
                 self._busy[one.first] = restarts.create_task(self._give_up(one, as_of))
-        for name in self._projector.state.roster.workers:
-            claim = self._claim(name)
-            if claim is None or claim.by != self._name or name in self._busy:
+        self._let_go(restarts)
+
+    def _let_go(self, restarts: asyncio.TaskGroup) -> None:
+        """Of claims of this recoverer's that nobody here is at."""
+        for name, claim in claimed(self._projector.state.roster).items():
+            if claim.by != self._name or name in self._busy:
                 continue
             if claim.sequence <= self._began or name in self._unsure:
                 why = f"{self._name} does not remember this claim: it was started again, or was not told that it has it"
