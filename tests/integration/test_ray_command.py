@@ -92,12 +92,12 @@ async def test_one_that_does_not_stop_is_killed(tmp_path):
     await gone(*pids, seconds=SECONDS)
 
 
-async def test_a_killed_leash_takes_the_command_with_it(tmp_path):
-    made = command("trap '' TERM; echo $$ > self; while :; do sleep 0.05; done", tmp_path)
-    pid = await pid_in(tmp_path / "self")
-    os.kill(parent_of(pid), signal.SIGKILL)
+async def test_a_killed_leash_takes_the_command_with_it_and_all_that_it_started(tmp_path):
+    made = command("trap '' TERM; " + FAMILY + "while :; do sleep 0.05; done", tmp_path)
+    pids = await family(tmp_path)
+    os.kill(parent_of(pids[0]), signal.SIGKILL)
     assert made.wait() == "its command was ended by signal 9 (SIGKILL)"
-    await gone(pid, seconds=SECONDS)
+    await gone(*pids, seconds=SECONDS)
 
 
 async def test_whoever_is_killed_takes_its_command_with_it(tmp_path):

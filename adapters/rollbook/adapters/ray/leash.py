@@ -5,7 +5,7 @@
 The end of the pipe is the actor's death, however it died: then everything that the command started is killed at once.
 A letter in the pipe asks for an orderly end: SIGTERM, and SIGKILL after SECONDS. When the command ends, what it left
 behind is killed, and the leash exits as the command did (128 + n for signal n). Should the leash itself be killed, the
-command's own process dies with it, by the kernel, and the actor kills the rest of the process group.
+command's own process dies with it, by the kernel, and the actor kills the rest, known by its environment.
 
 Standard library only, and nothing of Rollbook: it starts in 20 ms, beside processes that load models. Linux only, as
 Ray's fleets are.
