@@ -1,5 +1,6 @@
 """The Ray manager on a real Ray and a real NATS: lives begin, end and are numbered, whoever is killed."""
 
+import asyncio
 import os
 import re
 import signal
@@ -15,9 +16,11 @@ from support.until import until
 
 from rollbook.adapters.publisher import Publisher
 from rollbook.adapters.ray.border import ActorGone
+from rollbook.adapters.ray.claims import KeptElsewhere
 from rollbook.adapters.ray.manager import FleetMismatch, RayWorkerManager, WorkersNotUp
 from rollbook.adapters.ray.records import Record, Records
 from rollbook.adapters.ray.spec import InvalidSpec
+from rollbook.adapters.ray.store import RayStore
 from rollbook.events import RecoveryFailed, WorkerDown, WorkerStarted
 
 pytestmark = [pytest.mark.ray, pytest.mark.integration, pytest.mark.timeout(300)]
@@ -107,7 +110,7 @@ async def test_a_former_port_that_is_taken_is_let_go(launch, local_ray, fleet):
         stranger.bind(("127.0.0.2", 0))
         stranger.listen()
         taken = stranger.getsockname()[1]
-        Records(fleet).save(Record(specs=(spec,), manager="gone", detached=False, ports={W: {"primary": taken}}))
+        Records(fleet, RayStore()).save(Record(specs=(spec,), detached=False, ports={W: {"primary": taken}}))
         (state,) = launch(spec).wait_until_up(seconds=SECONDS)
         assert state.addresses["primary"].port != taken
 
@@ -200,6 +203,85 @@ async def test_detached_workers_outlive_their_manager_and_are_found_by_the_next(
     await facts_once(stream, "rollout-1-0", "Up 2")
     with pytest.raises(FleetMismatch, match="detached: True"):
         launch(demo_spec(W))
+
+
+async def no_manager(name):
+    """Wait until Ray knows none of this name."""
+
+    async def look():
+        try:
+            return RayWorkerManager.get_handle(name)
+        except ActorGone:
+            return None
+
+    await until(look, lambda found: found is None, SECONDS)
+
+
+async def at_once(*launches):
+    """What each of them gives, or how it is refused."""
+    return await asyncio.gather(*(asyncio.to_thread(one) for one in launches), return_exceptions=True)
+
+
+async def test_i3_of_two_managers_that_are_launched_at_one_moment_with_the_same_workers_one_is_refused(
+    launch, stream, fleet, local_ray
+):
+    names = [f"rollbook-{fleet}", f"rollbook-{fleet}/two"]
+    mine, more, other = W, "rollout-1-0", "rollout-2-0"
+    launched = await at_once(
+        lambda: launch(demo_spec(mine), demo_spec(more), name=names[0]),
+        lambda: launch(demo_spec(other), demo_spec(more), demo_spec(mine), name=names[1]),
+    )
+    [refused] = [one for one in launched if isinstance(one, Exception)]
+    [manager] = [one for one in launched if isinstance(one, RayWorkerManager)]
+    [second] = {*names} - {manager.name}
+    because = f"manager {second!r} cannot keep cell rollout/.* of fleet {fleet!r}: manager {manager.name!r} "
+    assert isinstance(refused, KeptElsewhere)
+    assert re.match(because, str(refused))
+    states = {state.name: state for state in manager.wait_until_up(seconds=SECONDS)}
+    await no_manager(second)
+
+    # What the first does not have, the second may. What it has it keeps, also while Ray starts it again.
+    beside = launch(demo_spec("rollout-3-0"), name=second)
+    [apart] = beside.wait_until_up(seconds=SECONDS)
+    os.kill(manager_pid(manager), signal.SIGKILL)
+    with pytest.raises(KeptElsewhere, match=because):
+        launch(demo_spec("rollout-4-0"), demo_spec(more), name=second)
+    assert beside.list_workers(seconds=SECONDS) == [apart]
+    kept = manager.wait_until_up(seconds=SECONDS)
+    assert {state.name: state.pid for state in kept} == {name: state.pid for name, state in states.items()}
+
+    # What it has let go of is free.
+    manager.stop(seconds=SECONDS)
+    assert is_alive(apart.pid)
+    launch(demo_spec(more), name=second).wait_until_up(seconds=SECONDS)
+    assert [state.incarnation for state in beside.list_workers(seconds=SECONDS)] == [1, 2]
+    facts = told(await facts_once(stream, more, "Up 2"))
+    assert [fact for fact in facts if fact != "Up 1"] == ["Started 1", "Down 1", "Started 2", "Up 2"]
+
+
+async def test_i3_what_a_manager_that_is_gone_left_alive_goes_to_one_of_those_that_are_launched_at_one_moment(
+    launch, stream, fleet, local_ray
+):
+    import ray
+
+    first = launch(demo_spec(W), demo_spec("rollout-1-0"), detached=True)
+    states = {state.name: state.pid for state in first.wait_until_up(seconds=SECONDS)}
+    beside = launch(demo_spec("rollout-2-0"), detached=True, name=f"rollbook-{fleet}/beside")
+    assert [state.name for state in beside.wait_until_up(seconds=SECONDS)] == ["rollout-2-0"]
+    ray.kill(ray.get_actor(first.name, namespace=first.namespace))
+    await no_manager(first.name)
+
+    launched = await at_once(
+        lambda: launch(demo_spec("rollout-1-0"), detached=True, name=f"rollbook-{fleet}/two"),
+        lambda: launch(demo_spec(W), demo_spec("rollout-1-0"), detached=True, name=f"rollbook-{fleet}/three"),
+    )
+    [refused] = [one for one in launched if isinstance(one, Exception)]
+    assert isinstance(refused, KeptElsewhere)
+    [heir] = [one for one in launched if isinstance(one, RayWorkerManager)]
+    assert {state.name: state.pid for state in heir.wait_until_up(seconds=SECONDS)} == states
+    assert told(await facts_once(stream, W, "Up 1"))[:2] == ["Started 1", "Up 1"]
+    with pytest.raises(KeptElsewhere, match=f"manager '{heir.name}' .* keeps it"):
+        launch(demo_spec("rollout-1-0"), detached=True, name=beside.name)
 
 
 async def test_without_its_manager_a_fleet_that_is_not_detached_ends(launch, local_ray):
@@ -302,7 +384,8 @@ async def test_a_stopped_fleet_is_down_as_planned_and_leaves_nothing(launch, loc
         facts = facts_about(stream, worker)
         assert told(facts) == ["Started 1", "Up 1", "Down 1"]
         assert (facts[-1].evidence, facts[-1].reason) == ("planned", "the run is over")
-    assert Records(fleet).load() == {}
+    assert Records(fleet, RayStore()).load() == {}
+    assert RayStore().keys(f"keeper/{fleet}/".encode()) == []
     with pytest.raises(ActorGone):
         manager.list_workers()
     names = [one["name"] for one in ray.util.list_named_actors(all_namespaces=True)]

@@ -18,6 +18,7 @@ from rollbook.adapters.ray.manager import WorkersNotUp
 from rollbook.adapters.ray.ports import PortInfo
 from rollbook.adapters.ray.records import Records
 from rollbook.adapters.ray.spec import CommandWorkerSpec, InvalidSpec
+from rollbook.adapters.ray.store import RayStore
 from rollbook.events import RecoveryStarted, WorkerDown, WorkerStarted, WorkerUp
 from rollbook.projections.recovery.ports import NotStarted, Termination
 
@@ -129,7 +130,7 @@ async def test_the_worked_example_of_the_page(local_ray, stream, fleet, nats_ser
         assert manager.stop("the run is over", seconds=SECONDS) == []
         assert rooms(fleet) == {}
         assert actors(fleet) == []
-        assert Records(fleet).load() == {}
+        assert Records(fleet, RayStore()).load() == {}
     finally:
         end_fleet(fleet)
 

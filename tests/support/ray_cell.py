@@ -118,7 +118,7 @@ class World:
         self.specs = tuple(
             CommandWorkerSpec(name=f"w-0-{rank}", command="x", ports=(PortInfo(),), **given) for rank in range(size)
         )
-        self.record = Record(specs=self.specs, manager="m", detached=True)
+        self.record = Record(specs=self.specs, detached=True)
         self._random = random.Random(seed)
         self._loop = loop
         self._pid = 0

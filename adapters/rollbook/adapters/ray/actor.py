@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import msgspec
 import structlog
@@ -18,13 +18,15 @@ from rollbook.adapters import logs
 from rollbook.adapters.jetstream.connection import Connection
 from rollbook.adapters.proxies.readiness import HttpReadiness
 from rollbook.adapters.publisher import Publisher
-from rollbook.adapters.ray.border import AGAIN_SECONDS, RayThread, aside
+from rollbook.adapters.ray.border import AGAIN_SECONDS, ActorGone, RayThread
 from rollbook.adapters.ray.checking import cells_of
-from rollbook.adapters.ray.hosts import LOOK_SECONDS, Hosts
+from rollbook.adapters.ray.claims import Description, Holder
+from rollbook.adapters.ray.estate import Estate
+from rollbook.adapters.ray.hosts import Hosts
 from rollbook.adapters.ray.keeper import Keeper
 from rollbook.adapters.ray.observing import observing
 from rollbook.adapters.ray.rank import Rank
-from rollbook.adapters.ray.records import Record, Records
+from rollbook.adapters.ray.records import Record
 from rollbook.adapters.ray.scan import SECONDS as SCAN_SECONDS
 from rollbook.adapters.ray.scan import Scan
 from rollbook.adapters.ray.scribe import Scribe
@@ -34,21 +36,11 @@ from rollbook.events import RollbookError
 from rollbook.projections.ending import end
 from rollbook.projections.recovery.ports import NotStarted, Termination
 
-T = TypeVar("T")
-
 CONCURRENCY: Final = 100_000
 """Calls at once. Each worker of a fleet that is not detached holds one for its whole life."""
 PUBLISHER: Final = "ray-manager"
 
 _log = structlog.get_logger()
-
-
-class Description(msgspec.Struct, frozen=True):
-    """What a manager is."""
-
-    fleet: str
-    detached: bool
-    pid: int
 
 
 class ManagerActor:
@@ -62,11 +54,11 @@ class ManagerActor:
 
         logs.configure(environ=os.environ)
         context = ray.get_runtime_context()
-        self._description = Description(fleet, detached, os.getpid())
-        self._id = str(context.get_actor_id())
+        self._description = Description(fleet, detached, os.getpid(), str(context.get_actor_id()))
         self._threads = RayThread()
         self._hosts = Hosts(fleet, namespace, self._threads, None if detached else context.current_actor)
-        self._records = Records(fleet)
+        me = Holder(self._description.id, str(context.get_actor_name()), namespace)
+        self._estate = Estate(fleet, me, self._threads, self._hosts)
         self._publisher = Publisher.from_env({**environ, "ROLLBOOK_FLEET": fleet}, name=PUBLISHER, outbox=None)
         self._observe = observing(Connection.from_env(environ), observe_seconds)
         self._readiness = HttpReadiness()
@@ -75,7 +67,8 @@ class ManagerActor:
         self._cell_of: dict[str, str] = {}
         """By worker."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._former: dict[str, Record] = {}
+        self._launching = asyncio.Lock()
+        self._resigned = False
         self._beside: list[asyncio.Task[None]] = []
         self._ready = asyncio.create_task(self._take_over())
 
@@ -88,22 +81,34 @@ class ManagerActor:
         await asyncio.Event().wait()
 
     async def launch(self, specs: bytes) -> None:
-        """Keep these workers too. A cell that was given up gets another chance. All or none: raises `InvalidSpec`."""
+        """Keep these workers too. A cell that was given up gets another chance.
+
+        All or none: raises `InvalidSpec` or `KeptElsewhere`.
+        """
         cells = cells_of(decode_specs(specs))
         await self._ready
-        for cell, asked in cells.items():
-            self._check(cell, asked)
-        for cell, asked in cells.items():
-            keeper = self._keepers.get(cell)
-            if keeper is None:
-                record = Record(specs=asked, manager=self._id, detached=self._description.detached)
-                if (former := self._former.pop(cell, None)) is not None:
-                    record = msgspec.structs.replace(former, specs=asked, manager=self._id, detached=record.detached)
-                keeper = self._keep(record)
-                keeper.want()
-                await self._save(record)
-            elif any(state.stage == "given_up" for state in keeper.states):
-                keeper.want()
+        async with self._launching:
+            if self._resigned:
+                raise ActorGone("this manager is ending; launch the workers again")
+            for cell, asked in cells.items():
+                self._check(cell, asked)
+            former = await self._estate.take([cell for cell in cells if cell not in self._keepers])
+            for cell, asked in cells.items():
+                keeper = self._keepers.get(cell)
+                if keeper is None:
+                    record = former.get(cell) or Record(specs=asked, detached=self._description.detached)
+                    record = msgspec.structs.replace(record, specs=asked, detached=self._description.detached)
+                    keeper = self._keep(record)
+                    keeper.want()
+                    await self._estate.save(record)
+                elif any(state.stage == "given_up" for state in keeper.states):
+                    keeper.want()
+
+    async def resign(self) -> bool:
+        """Take no workers any more, unless it has some; whether it is so."""
+        async with self._launching:
+            self._resigned = not self._keepers
+            return self._resigned
 
     async def states(self, names: Sequence[str] | None = None) -> bytes:
         """`WorkerState`s as JSON: of `names` that it knows, or of all."""
@@ -182,7 +187,7 @@ class ManagerActor:
         await self._ready
         await end(*self._beside, *self._tasks.values())
         await asyncio.gather(*(keeper.stop(reason) for keeper in self._keepers.values()))
-        await self._blocking(lambda: self._records.remove(list(self._keepers)), "forgetting the workers")
+        await self._estate.forget(list(self._keepers))
         await self._readiness.close()
         flushed = await self._publisher.aclose(seconds)
         return [f"{unsent.what}: {unsent.reason}" for unsent in flushed.unsent]
@@ -191,27 +196,17 @@ class ManagerActor:
         """Go on with what this actor kept before it was restarted; of another manager's workers, with those alive."""
         while True:
             try:
-                records = await self._blocking(self._records.load, "reading the records")
-                mine = {name for name, one in records.items() if one.manager == self._id or await self._orphan(one)}
+                mine = await self._estate.inherit()
             except RollbookError as exc:
                 _log.warning("manager.take_over.failed", error=str(exc))
                 await asyncio.sleep(AGAIN_SECONDS)
             else:
                 break
-        for name, record in records.items():
-            if name in mine:
-                self._keep(msgspec.structs.replace(record, manager=self._id))
-            else:
-                self._former[name] = record
+        for record in mine.values():
+            self._keep(record)
         beside = (self._observe(self._publisher, self._states), self._scan())
         self._beside = [asyncio.create_task(one) for one in beside]
         _log.info("manager.began", fleet=self._description.fleet, workers=sorted(self._cell_of))
-
-    async def _orphan(self, record: Record) -> bool:
-        """Whether some of it outlived its manager. Who shares his manager's fate may only not be dead yet."""
-        if not record.detached:
-            return False
-        return any([await self._hosts.find(spec.name) is not None for spec in record.specs])
 
     async def _scan(self) -> None:
         scan = Scan()
@@ -243,7 +238,7 @@ class ManagerActor:
             incarnation = record.incarnations.get(spec.name, 0)
             ranks.append(Rank(spec, self._hosts, scribe, self._readiness, incarnation))
             self._cell_of[spec.name] = record.cell
-        keeper = self._keepers[record.cell] = Keeper(record, ranks, self._hosts, self._neighbour, self._save)
+        keeper = self._keepers[record.cell] = Keeper(record, ranks, self._hosts, self._neighbour, self._estate.save)
         self._tasks[record.cell] = asyncio.create_task(self._run(keeper))
         return keeper
 
@@ -257,12 +252,3 @@ class ManagerActor:
                 await asyncio.sleep(1)
             else:
                 return
-
-    async def _save(self, record: Record) -> None:
-        try:
-            await self._blocking(lambda: self._records.save(record), "writing a record")
-        except RollbookError as exc:
-            _log.warning("manager.record.not_saved", cell=record.cell, error=str(exc))
-
-    async def _blocking(self, job: Callable[[], T], asked: str) -> T:
-        return await aside(self._threads, job, LOOK_SECONDS, asked)

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from rollbook.adapters.ray.actor import Description
 from rollbook.adapters.ray.border import NAMESPACE, ActorBroken, RayThread, ask_named
+from rollbook.adapters.ray.claims import Description
 from rollbook.adapters.ray.ports import PRIMARY
 from rollbook.adapters.ray.spec import Spec, WorkerState, decode_states, encode_specs
 from rollbook.projections.ports import HostAndPort, UnknownWorker, WorkerUnreachable
@@ -35,8 +35,12 @@ class ManagerClient:
         return self._decoded(lambda: msgspec.json.decode(answer, type=Description))
 
     async def launch(self, specs: Sequence[Spec], seconds: float) -> None:
-        """Hand it more workers. Raises `InvalidSpec` too."""
+        """Hand it more workers. Raises `InvalidSpec` and `KeptElsewhere` too."""
         await self._ask(lambda handle: handle.launch.remote(encode_specs(specs)), seconds)
+
+    async def resign(self, seconds: float) -> bool:
+        """Have it take no workers any more, unless it has some; whether it is so."""
+        return await self._ask(lambda handle: handle.resign.remote(), seconds)
 
     async def states(self, names: Sequence[str] | None, seconds: float) -> dict[str, WorkerState]:
         """How its workers are: those of `names` that it knows, or all."""

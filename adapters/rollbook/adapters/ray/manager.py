@@ -12,9 +12,10 @@ import time
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, Final, Self, TypeVar
 
-from rollbook.adapters.ray.actor import CONCURRENCY, Description, ManagerActor
+from rollbook.adapters.ray.actor import CONCURRENCY, ManagerActor
 from rollbook.adapters.ray.border import (
     NAMESPACE,
+    ActorBroken,
     ActorGone,
     ActorSilent,
     RayThread,
@@ -24,6 +25,7 @@ from rollbook.adapters.ray.border import (
     manager_name,
 )
 from rollbook.adapters.ray.checking import cells_of
+from rollbook.adapters.ray.claims import Description, KeptElsewhere
 from rollbook.adapters.ray.client import ManagerClient, addresses, primary
 from rollbook.adapters.ray.observing import OBSERVE_SECONDS
 from rollbook.adapters.ray.ports import PRIMARY
@@ -80,7 +82,8 @@ class RayWorkerManager:
         already stay as they are. A manager that is made here says who lives in its pools (`FleetObserved`) on change
         and every `observe_seconds`. `seconds` bounds each of the steps. Ray must be initialised.
 
-        Raises `InvalidSpec` (then none is started), `InvalidName`, or `FleetMismatch`.
+        Raises `InvalidSpec`, `KeptElsewhere` if another manager of the fleet has some of these cells (either way none
+        is started), `InvalidName`, or `FleetMismatch`.
         """
         validate_name("fleet", fleet)
         if not 0 < observe_seconds < float("inf"):
@@ -88,14 +91,19 @@ class RayWorkerManager:
         listed = [spec for ranks in cells_of(specs).values() for spec in ranks]
         manager = cls(name or manager_name(fleet), namespace)
         nats = {key: value for key, value in environ.items() if key.startswith("ROLLBOOK_NATS_")}
-        manager._make(fleet, nats, detached=detached, observe_seconds=observe_seconds, seconds=seconds)
+        made = manager._make(fleet, nats, detached=detached, observe_seconds=observe_seconds, seconds=seconds)
         found = manager.describe(seconds=seconds)
         if (found.fleet, found.detached) != (fleet, detached):
             raise FleetMismatch(
                 f"manager {manager.name!r} keeps fleet {found.fleet!r} (detached: {found.detached}), not {fleet!r} "
                 f"(detached: {detached}); give another name, or stop that one first"
             )
-        manager._run(manager._client.launch(listed, seconds))
+        try:
+            manager._run(manager._client.launch(listed, seconds))
+        except KeptElsewhere:
+            if made:
+                manager._unmake(seconds)
+            raise
         return manager
 
     @classmethod
@@ -161,18 +169,14 @@ class RayWorkerManager:
 
     def stop(self, reason: str = "the fleet was stopped", *, seconds: float = 60.0) -> list[str]:
         """End all workers, then the manager. Returns the facts that did not reach the log, as lines for people."""
-        import ray
-
         unsaid = self._run(self._client.stop(reason, seconds))
-        _KEPT.pop(self._key, None)
-        with contextlib.suppress(ActorGone):
-            ray.kill(find(self.name, self.namespace))
+        self._kill()
         return unsaid
 
     def _make(
         self, fleet: str, nats: Mapping[str, str], *, detached: bool, observe_seconds: float, seconds: float
-    ) -> None:
-        """Make the actor, unless its name is taken."""
+    ) -> bool:
+        """Make the actor, unless its name is taken; whether it was made here."""
 
         def make() -> Any | None:
             import ray
@@ -197,6 +201,20 @@ class RayWorkerManager:
         handle = self._run(aside(self._client.threads, make, seconds, f"manager {self.name!r}"))
         if handle is not None and not detached:
             _KEPT[self._key] = handle
+        return handle is not None
+
+    def _unmake(self, seconds: float) -> None:
+        """End the actor that was made here, unless it has got workers from elsewhere."""
+        with contextlib.suppress(ActorGone, ActorSilent, ActorBroken):
+            if self._run(self._client.resign(seconds)):
+                self._kill()
+
+    def _kill(self) -> None:
+        import ray
+
+        _KEPT.pop(self._key, None)
+        with contextlib.suppress(ActorGone):
+            ray.kill(find(self.name, self.namespace))
 
     async def _wait_until_up(self, seconds: float) -> list[WorkerState]:
         until = time.monotonic() + seconds

@@ -1,20 +1,15 @@
-"""What a manager must know again after its own death, kept where Ray keeps the actors' names.
-
-One record per cell in the key-value store of Ray's head. It lives as long as the cluster that runs the workers; so
-there is no file whose node could be gone, and nothing to clean up when the cluster is.
-"""
+"""What a manager must know again after its own death, kept where Ray keeps the actors' names: one record per cell."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 import structlog
 
 from rollbook.adapters.ray.spec import Spec
-
-_STORE: Final = b"rollbook"
+from rollbook.adapters.ray.store import Store
 
 _log = structlog.get_logger()
 
@@ -24,8 +19,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     specs: tuple[Spec, ...]
     """Of its workers, by rank."""
-    manager: str
-    """Ray's id of the manager actor that wrote this; the same after a restart of that actor."""
     detached: bool
     """Whether the workers' processes outlive their manager."""
     incarnations: dict[str, int] = {}
@@ -50,36 +43,37 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 class Records:
     """The records of one fleet's manager. Every call blocks for a round trip to Ray's head per record."""
 
-    def __init__(self, fleet: str) -> None:
-        # Ray's own way to its head's store has no public name; Ray's libraries (Serve, Train) use this one.
-        from ray.experimental import internal_kv
-
-        store = vars(internal_kv)
-        self._list, self._get = store["_internal_kv_list"], store["_internal_kv_get"]
-        self._put, self._delete = store["_internal_kv_put"], store["_internal_kv_del"]
+    def __init__(self, fleet: str, store: Store) -> None:
+        self._store = store
         self._prefix = f"fleet/{fleet}/".encode()
 
     def load(self) -> dict[str, Record]:
         """All of them, by cell. What another version wrote and this one cannot read is left out, with a warning."""
-        found: dict[str, Record] = {}
-        for key in self._list(self._prefix, namespace=_STORE):
-            data = self._get(key, namespace=_STORE)
-            try:
-                record = msgspec.json.decode(data or b"", type=Record)
-            except msgspec.MsgspecError as exc:
-                _log.warning("manager.record.unreadable", key=key.decode(errors="replace"), error=str(exc))
-            else:
-                found[record.cell] = record
-        return found
+        found = map(self._read, self._store.keys(self._prefix))
+        return {record.cell: record for record in found if record is not None}
+
+    def get(self, cell: str) -> Record | None:
+        """That of one cell, as `load` reads it."""
+        return self._read(self._key(cell))
 
     def save(self, record: Record) -> None:
         """Write or replace the record of one cell."""
-        self._put(self._key(record.cell), msgspec.json.encode(record), overwrite=True, namespace=_STORE)
+        self._store.put(self._key(record.cell), msgspec.json.encode(record), overwrite=True)
 
     def remove(self, cells: Iterable[str]) -> None:
         """Forget these cells."""
         for cell in cells:
-            self._delete(self._key(cell), namespace=_STORE)
+            self._store.delete(self._key(cell))
+
+    def _read(self, key: bytes) -> Record | None:
+        data = self._store.get(key)
+        if data is None:
+            return None
+        try:
+            return msgspec.json.decode(data, type=Record)
+        except msgspec.MsgspecError as exc:
+            _log.warning("manager.record.unreadable", key=key.decode(errors="replace"), error=str(exc))
+            return None
 
     def _key(self, cell: str) -> bytes:
         return self._prefix + cell.encode()
