@@ -14,6 +14,7 @@ from rollbook.adapters.memory.faults import LogFaults
 from rollbook.events import FleetEnded, RecoveryFailed, RecoveryStarted, WorkerDown, WorkerUncordoned
 from rollbook.events.times import rfc3339
 from rollbook.projections.policy import RecoveryPolicy
+from rollbook.projections.recovery.due import shortest_window
 from rollbook.projections.state.worker import Phase
 
 
@@ -262,6 +263,31 @@ async def test_a_cell_whose_starts_hang_is_a_crash_loop_too_by_default():
     await scene.until(lambda: W in scene.follower.state.roster.cordons, 10_000)
     assert len(scene.facts(RecoveryStarted)) == RecoveryPolicy().attempts
     assert "it was not up within" in scene.follower.state.roster.cordons[W].why
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        RecoveryPolicy(attempts=3, claim=30.0),
+        RecoveryPolicy(attempts=5, claim=5.0, backoff_first=20.0, backoff_most=40.0),
+        RecoveryPolicy(attempts=8, claim=1.0, backoff_first=0.1),
+    ],
+)
+@on_virtual_time
+async def test_the_shortest_window_that_is_allowed_still_ends_a_crash_loop_that_hangs_all_over(policy):
+    """With one of `attempts` times `claim` it went on for ever: the first attempt left it as the last one ended."""
+    scene = Scene(msgspec.structs.replace(policy, window=shortest_window(policy)))
+    await scene.up()
+    await scene.lead()
+    scene.recover("a")
+
+    async def hanging(*_):
+        await asyncio.Event().wait()
+
+    scene.manager.terminate = hanging
+    await scene.manager.kill(W)
+    await scene.until(lambda: W in scene.follower.state.roster.cordons, 1000)
+    assert len(scene.facts(RecoveryStarted)) == policy.attempts
 
 
 @on_virtual_time

@@ -369,8 +369,17 @@ def test_static_addresses(tmp_path):
             GOOD + "[pools.rollout.recovery]\nwindow = 900",
             [
                 (
-                    "pools.rollout.recovery.window: is 900 s; 5 restarts that hang take 3000 s, and would go on for "
-                    "ever. Write at least 3000, or a shorter claim"
+                    "pools.rollout.recovery.window: is 900 s; 5 restarts that hang take up to 3310 s with the pauses "
+                    "between them, and would go on for ever. Write at least 3310, or a shorter claim"
+                ),
+            ],
+        ),
+        (
+            GOOD + "[pools.rollout.recovery]\nclaim = 10\nbackoff_first = 60\nwindow = 300",
+            [
+                (
+                    "pools.rollout.recovery.window: is 300 s; 5 restarts that hang take up to 433 s with the pauses "
+                    "between them, and would go on for ever. Write at least 433, or a shorter claim"
                 ),
             ],
         ),

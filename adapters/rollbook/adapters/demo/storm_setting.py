@@ -45,7 +45,7 @@ first_wait = 10.0
 
 [pools.{pool}.recovery]
 attempts = 30
-window = 1800.0
+window = 2100.0
 backoff_first = 0.5
 backoff_most = 2.0
 claim = 60.0

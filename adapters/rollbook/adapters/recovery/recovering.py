@@ -18,6 +18,7 @@ from rollbook.events import Codec, RollbookError, validate_name
 from rollbook.projections.health.verdicts import Verdicts
 from rollbook.projections.log.projector import Projector
 from rollbook.projections.policy import PoolPolicy
+from rollbook.projections.recovery.due import shortest_window
 from rollbook.projections.recovery.ports import WorkerManager
 from rollbook.projections.recovery.recoverer import Recovered, Recoverer
 
@@ -35,7 +36,7 @@ _BAD: Final = frozenset(
 
 
 class RecoveryMisconfigured(RollbookError):
-    """There is nothing that this recoverer could restart."""
+    """There is nothing that this recoverer could restart, or a crash loop would never end."""
 
 
 class WorkerRecovery:
@@ -62,6 +63,12 @@ class WorkerRecovery:
         self._policies = {pool: policy.recovery for pool, policy in pools.items() if policy.recovery.restart}
         if not self._policies:
             raise RecoveryMisconfigured("no pool is to be restarted; declare one whose recovery.restart is not false")
+        for pool, policy in self._policies.items():
+            if policy.window < (least := shortest_window(policy)):
+                raise RecoveryMisconfigured(
+                    f"pool {pool!r}: {policy.attempts} restarts that hang take up to {least:g} s, and would go on for "
+                    f"ever in a window of {policy.window:g} s; make it as long, or the claim shorter"
+                )
         self._recoverer: Recoverer | None = None
 
     @property

@@ -7,6 +7,7 @@ so that one typo is not reported twice.
 from __future__ import annotations
 
 import contextlib
+import math
 import string
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -20,6 +21,7 @@ from rollbook.adapters.settings.model import LeadershipSettings, Settings
 from rollbook.adapters.spelling import nearest
 from rollbook.events import InvalidName, parse_worker
 from rollbook.projections.policy import HealthPolicy, PoolPolicy, ReconcilePolicy, RecoveryPolicy
+from rollbook.projections.recovery.due import shortest_window
 
 LEASE_PER_CALL: Final = 5 / 3
 """A lease is at least so many times as long as a call. It is renewed every fifth of its time, so one renewal can fail
@@ -58,13 +60,17 @@ def _check_backoff(
 
 
 def _check_window(pool: str, recovery: dict[str, Any]) -> Iterator[Problem]:
-    """Restarts that hang last as long as their claims; all of them must fit, or their number is never reached."""
+    """All restarts must fit, also those that hang and those that wait, or their number is never reached."""
     default = RecoveryPolicy()
-    attempts, claim, window = (recovery.get(key, getattr(default, key)) for key in ("attempts", "claim", "window"))
-    if None not in {attempts, claim, window} and window < attempts * claim:
+    said = {key: recovery.get(key, getattr(default, key)) for key in RecoveryPolicy.__struct_fields__}
+    if None in said.values():
+        return
+    policy = RecoveryPolicy(**said)
+    least = math.ceil(shortest_window(policy))
+    if policy.window < least:
         problem = (
-            f"is {window:g} s; {attempts} restarts that hang take {attempts * claim:g} s, and would go on for ever. "
-            f"Write at least {attempts * claim:g}, or a shorter claim"
+            f"is {policy.window:g} s; {policy.attempts} restarts that hang take up to {least} s with the pauses "
+            f"between them, and would go on for ever. Write at least {least}, or a shorter claim"
         )
         yield ("pools", pool, "recovery", "window"), problem
 

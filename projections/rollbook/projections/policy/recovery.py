@@ -13,7 +13,8 @@ class RecoveryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 5
     """Restarts of one cell within `window`; if it is down once more it is in a crash loop, and is cordoned."""
     window: float = 3600.0
-    """In which attempts are counted: at least `attempts` times `claim`, or starts that hang would be tried for ever."""
+    """In which attempts are counted: somewhat more than `attempts` times `claim`, or the pauses between them where
+    those are longer, or starts that hang would be tried for ever."""
     backoff_first: float = 2.0
     """Between the first restart within the window, which waits for nothing, and the second; doubles with each one."""
     backoff_most: float = 120.0

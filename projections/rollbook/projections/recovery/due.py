@@ -96,6 +96,15 @@ def backoff(policy: RecoveryPolicy, attempts: int) -> float:
     return min(policy.backoff_most, policy.backoff_first * 2.0 ** min(attempts - 1, 30))
 
 
+def shortest_window(policy: RecoveryPolicy) -> float:
+    """Seconds in which all attempts can end, however each fails; in a shorter window they are never all counted.
+
+    One that hangs lasts as long as its claim, and a little longer until somebody has said so and another one claims.
+    """
+    hanging = policy.claim * 1.1 + 2.0
+    return hanging + sum(max(hanging, backoff(policy, number)) for number in range(1, policy.attempts))
+
+
 def is_its_turn(roster: Roster, first: str, policy: RecoveryPolicy) -> bool:
     """Whether a claimed cell may be restarted now: fewer than `parallel` of its pool were claimed before and still are.
 
