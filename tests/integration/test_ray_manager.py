@@ -173,7 +173,7 @@ async def test_a_killed_manager_comes_back_and_renumbers_only_the_dead(launch, s
 
 async def test_a_worker_that_hangs_when_its_manager_comes_back_is_over_in_the_log_too(launch, stream):
     """Found by a chaos run: it was killed in silence, and its life stood in the log, and in the router, for ever."""
-    manager = launch(demo_spec(W, restart="recoverer", process_seconds=20))
+    manager = launch(demo_spec(W, restart="recoverer", process_seconds=600.0))
     [state] = manager.wait_until_up(seconds=SECONDS)
     os.kill(state.pid, signal.SIGSTOP)
     os.kill(manager_pid(manager), signal.SIGKILL)

@@ -172,6 +172,39 @@ async def test_a_process_that_dies_while_its_manager_comes_back_is_down_in_the_l
     assert stories(made) == {"w-0-0": ["SUD"], "w-0-1": ["SUD"]}
 
 
+@pytest.mark.parametrize("served", [True, False])
+def test_who_served_and_hangs_when_a_manager_comes_back_is_given_up_soon_and_who_is_being_made_is_not(served):
+    @on_virtual_time
+    async def run():
+        made = world(restart="recoverer", process_seconds=300.0)
+        if not served:
+            made.failing["w-0-0", "begin"] = "hang"
+        await until(lambda: {state.stage for state in made.keeper.states} == {"serving" if served else "starting"})
+        await asyncio.sleep(1)
+        made.failing["w-0-1", "identity"] = "hang"
+        for _ in range(2):  # and again with a further one
+            made.process.kill()
+            made.manage()
+            await asyncio.sleep(15)
+            assert [state.stage for state in made.keeper.states] == ["creating", "creating"]
+        began = asyncio.get_running_loop().time()
+        await until(lambda: all(state.stage == "down" for state in made.keeper.states), 400)
+        spent = asyncio.get_running_loop().time() - began
+        assert spent < 10 if served else 250 < spent < 300
+        sound(made)
+        assert [fact.evidence for fact in made.facts if isinstance(fact, WorkerDown)] == ["exited", "exited"]
+        # Its next life is being made.
+        made.failing.clear()
+        made.failing["w-0-1", "identity"] = "hang"
+        starting = asyncio.create_task(made.keeper.start())
+        await asyncio.sleep(200)
+        assert len(made.living()) == 2
+        made.failing.clear()
+        await end(starting)
+
+    run()
+
+
 @on_virtual_time
 async def test_a_planned_stop_holds_over_a_manager_and_interrupts_a_start():
     made = world()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Mapping
@@ -38,6 +39,9 @@ STABLE_SECONDS: Final = 10.0
 BACKOFF_FIRST: Final = 0.2
 """Seconds; upper bound of the random wait after the first life in a row that was no good one. Doubles."""
 BACKOFF_MOST: Final = 15.0
+ANSWER_SECONDS: Final = 20.0
+"""For a process that has served to tell a manager that comes back who it is. One that is still being made gets the
+`process_seconds` of its spec."""
 _SHORTLY: Final = 0.05
 
 _log = structlog.get_logger()
@@ -267,7 +271,8 @@ class Keeper:
 
     async def _come_to_serve(self) -> None:
         """Pass the barriers. Raises `Over`."""
-        who = await together({rank.name: rank.identity() for rank in self.ranks})
+        most = ANSWER_SECONDS if self.record.served else math.inf
+        who = await together({rank.name: rank.identity(most) for rank in self.ranks})
         life = max(one.cell_incarnation for one in who.values()) or await self._next_life()
         await self._keep(cell_incarnation=life, over="", numbering=True)
         numbers = await together({rank.name: rank.number(who[rank.name], life) for rank in self.ranks})
@@ -281,6 +286,7 @@ class Keeper:
         self._served = _now()
         for rank in self.ranks:
             rank.up()
+        await self._keep(served=True)
 
     async def _seated(self, rank: Rank, numbers: Mapping[str, int], life: int) -> None:
         """Start one, once everybody is known whom its templates name."""
@@ -326,7 +332,7 @@ class Keeper:
         planned = over.evidence == "planned"
         self._resting = self._resting or self.told or planned
         self.places = {}
-        ended: Any = {"over": "planned" if planned else "ended", "numbering": False}
+        ended: Any = {"over": "planned" if planned else "ended", "numbering": False, "served": False}
         if not over.gone:
             # First: the next manager would find all processes, and take for alive what the log was told of as over.
             await self._keep(**ended, told=False)

@@ -106,9 +106,9 @@ class Rank:
             self.note(stage="creating", reason="Ray has not started its process yet")
             self.handle = await self._hosts.create(self.spec, room)
 
-    async def identity(self) -> Identity:
-        """Who the process is, once it runs."""
-        answer = await self._ask(self.handle.identity.remote, self.spec.process_seconds)
+    async def identity(self, most: float) -> Identity:
+        """Who the process is, once it runs. It has its `process_seconds` for that, and no more than `most` seconds."""
+        answer = await self._ask(self.handle.identity.remote, min(self.spec.process_seconds, most))
         who = msgspec.json.decode(answer, type=Identity)
         self.note(pid=who.pid, node=who.node)
         return who

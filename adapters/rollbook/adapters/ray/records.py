@@ -29,6 +29,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """By worker and kind: of its newest life."""
     numbering: bool = False
     """Whether the log was being asked for the numbers of a life: then it may have given more than are noted here."""
+    served: bool = False
+    """Whether the newest life came to serve."""
     over: Literal["", "ended", "planned"] = ""
     """Whether the newest life is over, and whether that was as planned."""
     told: bool = True
