@@ -39,6 +39,7 @@ from rollbook.adapters.service.verifying import verifying
 from rollbook.events import ReconcileHeld, ReconcileReleased, RollbookError, WorkerCordoned, WorkerDown, WorkerUp
 from rollbook.projections.looking.preview import Change
 from rollbook.projections.looking.saved import save
+from rollbook.projections.ports import LogUnavailable
 
 pytestmark = pytest.mark.integration
 
@@ -349,7 +350,8 @@ async def test_what_nobody_waits_for_any_more_is_not_begun(connected):
         reading_of(old).pause_reading()
         with pytest.raises(ControllerSilent, match="no sign of life"):
             await asking.ask(ACTING, Request(deadline_seconds=10.0), silence=0.5)
-        await asker.flush()
+        with pytest.raises(LogUnavailable, match="nobody listens"):  # the server has done all that came before
+            await asker.ask("nobody.there")
         reading_of(old).resume_reading()
         assert (await asking.ask(ACTING, Request(deadline_seconds=20.0))).number == 1
     assert begun == [20.0]

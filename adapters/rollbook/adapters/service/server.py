@@ -42,6 +42,8 @@ MOST_AT_ONCE: Final = 32
 """Requests under way; more are refused, so that a loop of a script cannot drown the controller."""
 LONGEST_SECONDS: Final = 3600.0
 """What a request may ask for as its deadline."""
+ECHO_SECONDS: Final = 10.0
+"""For one's own message to come back from the server."""
 STOP_SECONDS: Final = 2.0
 """To take the service back; a server that is gone has forgotten it anyway."""
 
@@ -237,19 +239,26 @@ class _Endpoint:
     async def _awaited(self, request: MicroRequest) -> bool:
         """Whether somebody still listens for the reply: a sign of life that nobody hears comes back as a status.
 
-        No clock is compared. It comes before the answer to the ping, since the server goes in order.
+        No clock is compared. What is sent to oneself after it comes back after that, since the server goes in order.
+        (nats-py's `flush` would not do: its ping overtakes what is still to be written.)
         """
-        returned: list[bytes | None] = []
-        sink = await self._client.sink(lambda _, __, ___, headers: returned.append(headers))
+        first: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+
+        def take(_: bytes, __: bytes, ___: bytes, headers: bytes | None) -> None:
+            if not first.done():
+                first.set_result(headers)
+
+        sink = await self._client.sink(take)
         try:
             reply = request._msg.reply  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - nowhere public
             await self._client.publish(reply, b"", reply=sink.subject, headers={FRAME: ALIVE})
-            await self._client.flush()
-        except (nats.errors.Error, OSError):
+            await self._client.publish(sink.subject)
+            async with asyncio.timeout(ECHO_SECONDS):
+                return await first is None
+        except (TimeoutError, nats.errors.Error, OSError):
             return False  # nor could it be told what became of it
         finally:
             await sink.close()
-        return not returned
 
     async def _show_life(self, request: MicroRequest) -> None:
         while True:
