@@ -135,6 +135,7 @@ async def test_workers_that_cannot_start_say_why_and_disturb_nobody(launch, stre
         assert re.search(reason, state.reason), name
         assert "given up after 1 restart" in state.reason
         if name == "nocpu-0-0":
+            assert "; Ray was asked for CPU 4096; no node has CPU 4096: the closest of 1 has CPU 4" in state.reason
             # There never was a process, so there is no life for the log to number.
             assert facts_about(stream, name) == []
             continue

@@ -255,7 +255,9 @@ async def test_a_port_that_is_taken_and_room_that_nobody_has_are_named(launch, f
         )
         found = await states(manager, at_stage("given_up"))
     assert f"port 'primary': {port} is in use on this node; free it, or give 0" in found["static-0-0"].reason
-    assert "no answer within 3 s, and it is killed" in found["wide-0-0"].reason + found["wide-0-1"].reason
+    reason = found["wide-0-0"].reason + found["wide-0-1"].reason
+    assert "no answer within 3 s, and it is killed" in reason
+    assert "Ray was asked for 2 x (CPU 3) (STRICT_PACK); no node has CPU 6: the closest of 1 has CPU 4" in reason
     assert rooms(fleet) == {}
     assert actors(fleet) == []
     with pytest.raises(InvalidSpec, match="cell wide/0 runs with the workers wide-0-0, wide-0-1, not with wide-0-0"):

@@ -158,6 +158,9 @@ class World:
         self.rooms = 1
         return "room"
 
+    async def shortage(self, specs: Any) -> str:
+        return "Ray was asked for too much"
+
     async def free_room(self, specs: Any) -> None:
         await self.pass_time()
         self.rooms = 0

@@ -128,6 +128,8 @@ def test_whatever_step_of_one_rank_fails_nothing_is_left_of_any(step, how):
         empty(made)
         assert not any(isinstance(fact, WorkerUp) for fact in made.facts)
         assert all("w-0-1" in state.reason or state.name == "w-0-1" for state in made.keeper.states)
+        unplaced = all("; Ray was asked for too much" in state.reason for state in made.keeper.states)
+        assert unplaced is (step == "identity" and how != "die"), "only where a process may never have been made"
         assert sum(isinstance(fact, RecoveryFailed) for fact in made.facts) == (step != "identity")
         # Launched again, or told to start, it gets another chance.
         made.failing.clear()

@@ -20,14 +20,18 @@ from rollbook.adapters.ray.border import (
     host_name,
     is_taken,
 )
+from rollbook.adapters.ray.capacity import shortage
 from rollbook.adapters.ray.host import CONCURRENCY, Identity, WorkerHost
 from rollbook.adapters.ray.rooms import Rooms
 from rollbook.adapters.ray.spec import InvalidSpec, Spec
+from rollbook.events import RollbookError
 
 T = TypeVar("T")
 
 LOOK_SECONDS: Final = 10.0
 """Deadline of one question to Ray's head or to a host that should be able to answer."""
+_AT_ONCE_SECONDS: Final = 2.0
+"""For what is only told, while something else waits for it."""
 
 
 class Hosts:
@@ -53,6 +57,20 @@ class Hosts:
         """Remove the cell's placement group, if it has one."""
         if specs[0].placement is not None:
             await self._blocking(lambda: self._rooms.remove(specs[0].cell_key), f"cell {specs[0].cell_key}")
+
+    async def shortage(self, specs: Sequence[Spec]) -> str:
+        """What the processes of a cell ask for and what the cluster has; empty if Ray does not say at once."""
+
+        def look() -> str:
+            import ray
+
+            nodes = [one["Resources"] for one in ray.nodes() if one["Alive"]]  # type: ignore[no-untyped-call]
+            return shortage(specs, nodes, ray.available_resources())  # type: ignore[no-untyped-call]
+
+        try:
+            return await self._blocking(look, "the resources of the cluster", _AT_ONCE_SECONDS)
+        except RollbookError:
+            return ""
 
     async def listed(self) -> set[str]:
         """The workers of this fleet that have a living actor, as Ray's head lists them at this moment."""

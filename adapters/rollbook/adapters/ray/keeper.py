@@ -25,6 +25,7 @@ import msgspec
 import structlog
 
 from rollbook.adapters.ray.barrier import first, together, unless
+from rollbook.adapters.ray.border import ActorSilent
 from rollbook.adapters.ray.hosts import Hosts
 from rollbook.adapters.ray.rank import Over, Rank
 from rollbook.adapters.ray.records import Record
@@ -83,6 +84,8 @@ class Keeper:
         """Resolved to end the life that goes on; None if none does."""
         self._gone = asyncio.Event()
         """Whether no process is left."""
+        self._there = False
+        """Whether all processes of the present life are there, or were."""
         self._served: float | None = None
         """When the present life came to serve, by the loop's clock."""
 
@@ -238,6 +241,7 @@ class Keeper:
     async def _live(self, attempt: int) -> Over:
         """One life, from its processes to its end: by itself, or by what was ordered here."""
         self._served = None
+        self._there = self.record.served
         self._gone.clear()
         ordered = self._ordered = asyncio.get_running_loop().create_future()
         living = asyncio.ensure_future(self._life(attempt))
@@ -257,9 +261,18 @@ class Keeper:
             finally:
                 await end(death, *watches)
         except Over as over:
+            if over.silent and not self._there:
+                over.reason = await self._unplaced(over.reason)
             return over
+        except ActorSilent as exc:
+            return Over("", "exited", await self._unplaced(str(exc)))
         except RollbookError as exc:
             return Over("", "exited", str(exc))
+
+    async def _unplaced(self, reason: str) -> str:
+        """`reason` with what may be behind it, where Ray has not made all processes."""
+        told = await self._hosts.shortage(self.record.specs)
+        return f"{reason}; {told}" if told else reason
 
     async def _launch(self, attempt: int) -> None:
         room = None
@@ -273,6 +286,7 @@ class Keeper:
         """Pass the barriers. Raises `Over`."""
         most = ANSWER_SECONDS if self.record.served else math.inf
         who = await together({rank.name: rank.identity(most) for rank in self.ranks})
+        self._there = True
         life = max(one.cell_incarnation for one in who.values()) or await self._next_life()
         await self._keep(cell_incarnation=life, over="", numbering=True)
         numbers = await together({rank.name: rank.number(who[rank.name], life) for rank in self.ranks})

@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from rollbook.adapters.ray.border import AGAIN_SECONDS, ActorGone, ActorSilent, call, cause_of_death, translated
+from rollbook.adapters.ray.capacity import needed
 from rollbook.adapters.ray.host import Identity
 from rollbook.adapters.ray.hosts import LOOK_SECONDS, Hosts
 from rollbook.adapters.ray.ports import PRIMARY
@@ -48,6 +49,7 @@ class Over(Exception):
         gone: bool = False,
         orderly: bool = False,
         kill: bool = False,
+        silent: bool = False,
     ) -> None:
         super().__init__(reason)
         self.worker = worker
@@ -60,6 +62,8 @@ class Over(Exception):
         """Whether its process is ending by itself, and is given the time for it."""
         self.kill = kill
         """Whether the others of its cell get no time either: who is replaced may hang."""
+        self.silent = silent
+        """Whether nothing was heard of it in time."""
 
 
 class Rank:
@@ -103,7 +107,8 @@ class Rank:
         """Have its process made, unless there is one."""
         self.process += 1
         if self.handle is None:
-            self.note(stage="creating", reason="Ray has not started its process yet")
+            needs = f", which needs {asked}" if (asked := needed(self.spec)) else ""
+            self.note(stage="creating", reason=f"Ray has not started its process yet{needs}")
             self.handle = await self._hosts.create(self.spec, room)
 
     async def identity(self, most: float) -> Identity:
@@ -228,7 +233,7 @@ class Rank:
             except ActorSilent as exc:
                 if _now() + AGAIN_SECONDS >= until:
                     told = f"no answer within {seconds:g} s, and it is killed: {exc}"
-                    raise Over(self.name, "exited", told) from exc
+                    raise Over(self.name, "exited", told, silent=True) from exc
                 await asyncio.sleep(AGAIN_SECONDS)
             except RollbookError as exc:
                 raise Over(self.name, "exited", str(exc)) from exc
