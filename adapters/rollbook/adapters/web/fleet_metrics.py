@@ -40,10 +40,8 @@ class FleetCollector(Collector):
     def __init__(self, controller: Controller, resources: Resources, metrics: Metrics) -> None:
         self.ends: LogState | None = None
         """None while the log does not answer."""
-        self.now = 0.0
-        """Wall clock of the scrape, seconds since the epoch."""
         self.monotonic = 0.0
-        """The same moment by the clock that never goes back."""
+        """When the scrape is."""
         self._controller = controller
         self._resources = resources
         self._metrics = metrics
@@ -62,9 +60,10 @@ class FleetCollector(Collector):
     # -------------------------------------------------------------- the parts
 
     def _log(self, state: State) -> Iterator[Metric]:
-        behind = 0 if self.ends is None else max(self.ends.last_sequence - state.sequence, 0)
-        last = self._metrics.last
-        seconds = max(self.now - last.stored_at, 0.0) if behind and last is not None else 0.0
+        last, behind, seconds = self._metrics.last, 0, 0.0
+        if self.ends is not None and self.ends.last_sequence > state.sequence:
+            behind = self.ends.last_sequence - state.sequence
+            seconds = 0.0 if last is None else max(self.ends.at - last.stored_at, 0.0)
         yield _one("rollbook_log_reachable", "Whether the log answered this scrape.", float(self.ends is not None))
         yield _one("rollbook_fold_sequence", "The last sequence folded.", state.sequence)
         yield _one("rollbook_fold_lag", "Messages in the log that are not folded yet.", behind)

@@ -105,7 +105,6 @@ class Web:
 
     async def _show_metrics(self, request: web.Request) -> web.Response:
         self._fleet.ends = await self._ends()
-        self._fleet.now = self._resources.clock.now()
         self._fleet.monotonic = self._resources.clock.monotonic()
         encode, content_type = exposition.choose_encoder(request.headers.get("Accept", ""))
         body = encode(self._metrics.registry)
