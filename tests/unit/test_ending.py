@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from support.fleet import on_virtual_time
 
-from rollbook.projections.ending import PATIENCE_SECONDS, end, in_turn
+from rollbook.projections.ending import PATIENCE_SECONDS, apart, end, in_turn
 
 
 async def loses(cancellations):
@@ -115,3 +115,26 @@ async def test_who_is_cancelled_between_several_endings_leaves_none_out(interrup
     await asyncio.wait([ending])
     assert ending.cancelled()
     assert all(task.done() for task in working)
+
+
+@on_virtual_time
+async def test_a_deadline_in_what_cleans_up_is_one():
+    """Python 3.11.2, which Debian has, makes a cancellation of it where the task has been cancelled."""
+    cleaned = []
+
+    async def clean_up():
+        try:
+            async with asyncio.timeout(1):
+                await asyncio.Event().wait()
+        except TimeoutError:
+            cleaned.append("late")
+        cleaned.append("done")
+
+    async def work():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await apart(clean_up())
+
+    await end(*await started(work()))
+    assert cleaned == ["late", "done"]

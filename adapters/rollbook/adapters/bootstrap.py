@@ -37,7 +37,7 @@ from rollbook.adapters.settings import (
     refuse_unreachable_log,
 )
 from rollbook.events import RollbookError
-from rollbook.projections.ending import end
+from rollbook.projections.ending import apart, end
 from rollbook.projections.leading.claims import ending_claims
 from rollbook.projections.leading.controller import Companion, Controller
 from rollbook.projections.leading.leases import expiry
@@ -230,7 +230,7 @@ async def open_nats(
     try:
         yield Connection(url=url), server
     finally:
-        await server.stop()
+        await apart(server.stop())
 
 
 @contextlib.asynccontextmanager

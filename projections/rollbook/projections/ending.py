@@ -1,11 +1,16 @@
-"""Ending tasks for sure. Before Python 3.13 one cancellation can be lost in a library's `asyncio.wait_for`."""
+"""Ending tasks for sure, and cleaning up behind them.
+
+Before Python 3.13 one cancellation can be lost in a library's `asyncio.wait_for`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
 
 PATIENCE_SECONDS: Final = 15.0
 """For a cancelled task to end; its cleanup is not cut short before."""
@@ -34,6 +39,15 @@ async def end(*tasks: asyncio.Future[Any], patience: float = PATIENCE_SECONDS) -
             task.exception()
     if interrupted is not None:
         raise interrupted
+
+
+async def apart(work: Coroutine[Any, Any, T]) -> T:
+    """What `work` returns, as a task of its own: for what cleans up within a deadline.
+
+    Before Python 3.11.3 a deadline (`asyncio.timeout`) that passes in a task that has been cancelled already ends in
+    another cancellation in place of `TimeoutError`, and what was to come after it is left out.
+    """
+    return await asyncio.create_task(work)
 
 
 async def in_turn(*endings: Callable[[], Awaitable[None]]) -> None:

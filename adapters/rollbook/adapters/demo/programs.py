@@ -20,6 +20,7 @@ import msgspec
 from rollbook.adapters.children import tied
 from rollbook.adapters.demo.errors import DemoFailed
 from rollbook.adapters.demo.records import Fall
+from rollbook.projections.ending import apart
 
 AGAIN_SECONDS: Final = 1.0
 """Between the end of a program that nobody killed and its next start."""
@@ -96,7 +97,7 @@ class Program:
                     away = AGAIN_SECONDS
                 await asyncio.sleep(away)
         finally:
-            await self._end()
+            await apart(self._end())
 
     async def _spawn(self) -> asyncio.subprocess.Process:
         with (self._directory / f"{self.name}.log").open("ab") as output:

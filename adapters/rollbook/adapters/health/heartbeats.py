@@ -12,6 +12,7 @@ import structlog
 
 from rollbook.adapters.jetstream.client import Client, NotPermitted
 from rollbook.adapters.publisher.renewals import renewal_subject
+from rollbook.projections.ending import apart
 from rollbook.projections.ports import Clock, LogUnavailable
 from rollbook.projections.state.leases import Leases, Renewal
 from rollbook.projections.state.observers import Heartbeat, Observers
@@ -61,7 +62,7 @@ async def beating(client: Client, fleet: str, observer: str, pools: Sequence[str
         task.cancel()
         await asyncio.wait([task])
         if not refused:
-            await say(msgspec.structs.replace(beat, leaving=True))
+            await apart(say(msgspec.structs.replace(beat, leaving=True)))
         client.denials.discard(denied)
 
 

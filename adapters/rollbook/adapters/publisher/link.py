@@ -13,6 +13,7 @@ from rollbook.adapters.jetstream.client import Client
 from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.jetstream.log import JetStreamLog
 from rollbook.adapters.publisher.wire import Wire
+from rollbook.projections.ending import apart
 from rollbook.projections.ports import LogError, LogUnavailable
 
 _log = structlog.get_logger(__name__)
@@ -93,7 +94,7 @@ class Link:
                 self.reconnects += 1
                 await self._drop()
         finally:
-            await self._drop()
+            await apart(self._drop())
 
     def _reconnected(self) -> None:
         self.reconnects += 1

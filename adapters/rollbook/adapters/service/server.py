@@ -30,7 +30,7 @@ from rollbook.adapters.service.frames import ALIVE, ALIVE_SECONDS, FRAME, PROGRE
 from rollbook.adapters.service.messages import Answer, Asked, Problem, Update, Verb
 from rollbook.events import Recorded, RollbookError
 from rollbook.events.times import rfc3339
-from rollbook.projections.ending import end
+from rollbook.projections.ending import apart, end
 from rollbook.projections.leading.controller import Companion, Leading
 from rollbook.projections.looking.saved import Overtaken
 from rollbook.projections.ports import Stored
@@ -120,7 +120,7 @@ def service(client: Client, handlers: Sequence[Handler]) -> Companion:
         try:
             await asyncio.Event().wait()
         finally:
-            await _close(micro)
+            await apart(_close(micro))
             await tasks.end()
 
     return serve

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from rollbook.events import Codec
-from rollbook.projections.ending import end
+from rollbook.projections.ending import apart, end
 from rollbook.projections.lanes.admission import Admission
 from rollbook.projections.lanes.lane import Lane
 from rollbook.projections.lanes.rollcall import RollCall
@@ -166,7 +166,7 @@ class Controller:
                     raise
                 self._tell("leader.lost", owner=self._owner, reason=str(exc))
             finally:
-                if await self._leadership.release():
+                if await apart(self._leadership.release()):
                     self._tell("leader.released", owner=self._owner)
             await self._clock.sleep(RETRY_SECONDS)
 
@@ -207,7 +207,7 @@ class Controller:
                     task.result()
         except asyncio.CancelledError:
             await end(acting)
-            await self._last_snapshot()
+            await apart(self._last_snapshot())
             raise
         finally:
             await end(acting, lost)
