@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbook.adapters.ray.ports import DYNAMIC, PortInfo, PortTaken, choose, of_rank, problems, rotated
+from rollbook.adapters.local_ports import DYNAMIC, rotated
+from rollbook.adapters.ray.ports import PortInfo, PortTaken, choose, of_rank, problems
 
 
 def chosen(*infos, former=None, taken=(), candidates=range(100, 200)):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -22,6 +23,7 @@ import structlog
 
 from rollbook.adapters.children import tied
 from rollbook.adapters.jetstream.folder import EmbeddedError, Folder
+from rollbook.adapters.local_ports import rotated
 from rollbook.projections.ending import end
 
 _log = structlog.get_logger(__name__)
@@ -38,6 +40,8 @@ HEALTHY_AFTER: Final = 30.0
 """Seconds after which earlier deaths are forgotten."""
 SLOWEST_RESTART: Final = 3.0
 """Seconds between two starts, at most."""
+_ANY: Final = -1
+"""As a port: nats-server takes one that is free."""
 
 
 class EmbeddedServer:
@@ -87,7 +91,9 @@ class EmbeddedServer:
                 f"port {self._fixed} on 127.0.0.1 is in use; stop what listens there, or ask for another port"
             )
         port = self._fixed or self._kept.port
-        return port if port and _is_free(port) else -1
+        if port and _is_free(port):
+            return port
+        return next(filter(_is_free, rotated(random.randrange(1 << 16))), _ANY)  # noqa: S311 - no secret
 
     async def stop(self) -> None:
         """Stop it. Does nothing if it does not run."""

@@ -7,7 +7,8 @@ import random
 import socket
 from collections.abc import Mapping, Sequence
 
-from rollbook.adapters.ray.ports import PortInfo, choose, of_rank, rotated
+from rollbook.adapters.local_ports import rotated
+from rollbook.adapters.ray.ports import PortInfo, choose, of_rank
 
 
 class Held:

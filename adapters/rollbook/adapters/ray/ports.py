@@ -15,9 +15,6 @@ from rollbook.events import RollbookError
 
 PRIMARY: Final = "primary"
 """The address that takes requests."""
-DYNAMIC: Final = range(20_000, 32_768)
-"""Where free ports are looked for: above those that Ray gives to its own processes, below those that Linux gives to
-outgoing connections, which would take one between its choice and its use."""
 MOST_PORTS: Final = 1024
 _HIGHEST: Final = 65_535
 
@@ -87,12 +84,6 @@ def choose(
         found[info.name] = first
         taken.update(_run(first, info))
     return found
-
-
-def rotated(start: int) -> list[int]:
-    """The dynamic ports, from the one at `start` (any number) on, so that workers do not all try the same ones."""
-    begin = start % len(DYNAMIC)
-    return [*DYNAMIC[begin:], *DYNAMIC[:begin]]
 
 
 def _first(
