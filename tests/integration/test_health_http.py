@@ -102,6 +102,13 @@ async def test_a_name_that_nobody_resolves_says_nothing_about_the_worker(ask):
     assert (await ask("http://nobody.invalid:1")).outcome is Outcome.UNKNOWN
 
 
+@pytest.mark.parametrize("url", ["http://[::1", "http://h:99999", "ftp://h:1", "http://", "http://\udcff:1"])
+async def test_an_address_that_is_none_says_nothing_about_the_worker(ask, url):
+    """It is the template's fault, or the provider's: a whole pool was called unhealthy, and restarted for it."""
+    finding = await ask(url)
+    assert (finding.outcome, finding.reason.startswith("it cannot be asked at")) == (Outcome.UNKNOWN, True)
+
+
 async def test_a_monitor_without_file_descriptors_shoots_nobody(ask):
     async with http_worker() as worker:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -269,10 +269,14 @@ async def test_what_cannot_be_asked_is_unknown_and_never_dead():
         fleet.place(incarnation=7)  # the provider is ahead of the log
         await asyncio.sleep(60)
         fleet.place(incarnation=1)
-        fleet.answers[W] = Finding(Outcome.UNKNOWN)
+        fleet.answers[W] = Finding(Outcome.UNKNOWN, "no descriptors left")
         await asyncio.sleep(60)
         assert fleet.said() == []
-        assert [event for event, _ in fleet.told if event == "monitor.unknown"] == ["monitor.unknown"] * 2
+        reasons = [keys["reason"] for event, keys in fleet.told if event == "monitor.unknown"]
+        assert len(reasons) == 3  # each once, however often it is asked
+        assert reasons[-1] == "no descriptors left"
+        del fleet.answers[W]
+        await fleet.until(lambda: fleet.told[-1][0] == "monitor.known_again", 5)
 
 
 @pytest.mark.parametrize("broken", [RuntimeError("a defect"), None])

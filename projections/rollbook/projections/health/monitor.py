@@ -223,7 +223,6 @@ class Monitor:
         if isinstance(url, Held):
             self._note(due.name, url.reason)
             return None
-        self._note(due.name, None)
         policy = pool.policy
         deep = policy.deep != "none" and (tally.deep_failed or tally.probes % policy.deep_every == 0)
         tally.probes += 1
@@ -235,6 +234,7 @@ class Monitor:
         pool = self._pools[subject.pool]
         try:
             finding = await _asked(pool, subject, self._clock)
+            self._note(subject.name, finding.reason if finding.outcome is Outcome.UNKNOWN else None)
             self.stats.probes += 1
             self.stats.failed += finding.outcome not in {Outcome.OK, Outcome.UNKNOWN}
             if subject.deep and finding.outcome is not Outcome.UNKNOWN:
