@@ -91,7 +91,7 @@ class HttpCheck:
             return Finding(_unconnected(exc), f"{asked} failed: {in_words(exc)}")
         except TimeoutError:
             raise
-        except aiohttp.InvalidURL as exc:
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as exc:
             return Finding(Outcome.UNKNOWN, f"it cannot be asked at {subject.url}: {in_words(exc)}")
         except (aiohttp.ClientError, OSError, ValueError) as exc:
             return Finding(Outcome.UNHEALTHY, f"{asked} failed: {in_words(exc)}")
