@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.ports import free_ports
 
 from rollbook.adapters.jetstream.client import Client
 from rollbook.adapters.jetstream.connection import Connection, connect
@@ -25,9 +26,9 @@ DEADLINE = 20.0
 class NatsServer:
     """One nats-server with its own directory; the port stays the same over restarts."""
 
-    def __init__(self, directory: Path, *, config: str = "", jetstream: str = "{}", port: int = -1) -> None:
+    def __init__(self, directory: Path, *, config: str = "", jetstream: str = "{}", port: int = 0) -> None:
         self.directory = directory
-        self.port = port
+        self.port = port or free_ports(1)[0]
         self.config = config
         self.jetstream = jetstream
         self._process: subprocess.Popen[bytes] | None = None
