@@ -192,6 +192,21 @@ def test_the_claims_that_there_are_stand_by_their_first_workers():
     assert claimed(made.roster) == {}
 
 
+def test_a_restart_that_a_person_interrupts_is_finished():
+    """[I1] its workers had been taken down for the restart, as planned; without the claim they stayed so for ever."""
+    other = "rollout-0-1"
+    made = book(up(), up(other), down(other), WorkerCordoned(worker=W, by="ann", why="x"), claim())
+    made.say(WorkerUncordoned(worker=W, by="ann", why="x"))
+    made.all(WorkerStarted(worker=other, incarnation=2), up(other, 2))
+    assert (made.roster.workers[W].phase, made.roster.workers[W].evidence) == (Phase.DOWN, "planned")
+    assert due(made) == [(W, other)]
+    assert claimed(made.roster) == {}
+    made.all(claim(), up(incarnation=2))
+    assert due(made) == []
+    made.say(down(W, 2, "planned"))
+    assert due(made) == []
+
+
 FIRST, LATER = "rollout-2-0", "rollout-2-1"
 
 
@@ -227,7 +242,7 @@ def test_a_first_worker_that_is_heard_of_late_gives_a_crash_loop_no_new_budget()
     assert (one.first, one.attempts, one.reason.rpartition(": ")[2]) == (LATER, 3, "no GPU")
     made.all(failed(LATER, cordoned=True), WorkerUncordoned(worker=LATER, by="ann", why="repaired"))
     (one,) = decide(made.roster, POLICIES, NOW + 50).due
-    assert (one.first, one.names, one.attempt) == (FIRST, (FIRST, LATER), 1)
+    assert (one.first, one.names, one.attempt) == (LATER, (FIRST, LATER), 1)
 
 
 def test_a_stale_recoverer_says_nothing_about_a_newer_life():

@@ -66,6 +66,11 @@ def noted(restarts: Restarts | None, recorded: Recorded) -> Restarts | None:
             return restarts
 
 
+def anew(restarts: Restarts | None) -> Restarts | None:
+    """`restarts` when a person has said that it may be tried anew; what was left half done is still to be done."""
+    return Restarts(unfinished=True) if restarts is not None and restarts.unfinished else None
+
+
 def restored(restarts: Restarts | None, incarnation: int) -> Restarts | None:
     """`restarts` when all workers of the cell serve, the first one in its life `incarnation`."""
     if restarts is None or (restarts.claim is not None and incarnation <= restarts.claim.incarnation):

@@ -214,7 +214,7 @@ class Roster(msgspec.Struct, gc=False):
                 if self.cordons.pop(name, None) is None:
                     return Change(ignored="it was not cordoned")
                 if name in self.workers:
-                    self.workers[name].restarts = None  # a person says that it may be tried anew
+                    self.workers[name].restarts = claims.anew(self.workers[name].restarts)
             case WorkerForgotten():
                 return self._forget(name, _decision(fact, recorded))
             case DrainRequested():
