@@ -371,9 +371,9 @@ class TestActors:
             ({"primary": "h:1", "incarnation": 2**60}, f"incarnation '{2**60}' is no whole number above 0"),
             (Odd(), "answers is no address: not now"),
             (Stranger(os.getpid()), r"what get_addr\(\) of actor 'engine/rollout-7-0' answers cannot be read here"),
-            (RuntimeError, r"get_addr\(\) of actor 'engine/rollout-7-0' raised RuntimeError: it says so"),
-            (WorkerUnreachable, "raised WorkerUnreachable: it says so"),
-            (ActorGone, "raised ActorGone: it says so"),
+            (RuntimeError, r"get_addr\(\) of actor 'engine/rollout-7-0' failed: RuntimeError: it says so"),
+            (WorkerUnreachable, "failed: WorkerUnreachable: it says so"),
+            (ActorGone, "failed: ActorGone: it says so"),
         ):
             await actor.say.remote(answer)
             with pytest.raises(ProviderUnavailable, match=told) as caught:

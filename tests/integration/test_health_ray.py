@@ -6,6 +6,7 @@ import pytest
 
 from rollbook.adapters.health import OK, HealthPolicy, Outcome, Subject
 from rollbook.adapters.health.ray import RayCheck
+from rollbook.adapters.ray.border import ActorGone
 from rollbook.projections.ports import Located
 
 pytestmark = [pytest.mark.integration, pytest.mark.ray]
@@ -33,6 +34,8 @@ def engine(local_ray):
                 await asyncio.sleep(self.answer)
             elif self.answer == "raise":
                 raise ValueError("CUDA error")
+            elif self.answer == "raise ours":
+                raise ActorGone("the engine behind it is gone")
             return self.answer
 
     made = []
@@ -61,6 +64,9 @@ async def test_what_an_actor_answers_and_how_it_ends(engine):
     for answer, outcome in ((True, Outcome.OK), ("no memory", Outcome.UNHEALTHY), ("raise", Outcome.UNHEALTHY)):
         await actor.say.remote(answer)
         assert (await ask()).outcome is outcome
+    await actor.say.remote("raise ours")
+    said = await ask()
+    assert (said.outcome, "ActorGone: the engine behind it is gone" in said.reason) == (Outcome.UNHEALTHY, True)
     await actor.say.remote(1000.0)
     quick = RayCheck(HealthPolicy(probe="ray", actor="engine-{worker}", timeout=1.0), "health")
     assert (await ask(of=quick)).outcome is Outcome.SLOW

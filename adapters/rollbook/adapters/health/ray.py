@@ -20,6 +20,7 @@ from rollbook.adapters.ray.border import (
     aside,
     call,
     find,
+    own_words,
 )
 from rollbook.projections.health.monitor import Subject
 from rollbook.projections.health.verdict import Finding, Outcome
@@ -67,7 +68,9 @@ class RayCheck:
         except ActorSilent as exc:
             return Finding(Outcome.UNKNOWN, str(exc))
         try:
-            answer = await call(getattr(actor, self._policy.method).remote(), until - time.monotonic(), asked)
+            answer = await call(
+                own_words(getattr(actor, self._policy.method).remote(), asked), until - time.monotonic(), asked
+            )
         except ActorGone as exc:
             return Finding(Outcome.GONE, str(exc))
         except ActorSilent as exc:

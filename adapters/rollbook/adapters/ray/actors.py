@@ -23,6 +23,7 @@ from rollbook.adapters.ray.border import (
     RayThread,
     aside,
     ask_named,
+    own_words,
 )
 from rollbook.adapters.ray.joining import RayCluster
 from rollbook.adapters.ray.naming import ActorNames
@@ -218,13 +219,10 @@ class _NotAsked(RollbookError):
 
 
 async def _said(answer: Awaitable[Any], asked: str) -> Any:
-    """An error of ours that an actor raised is its own business: it is not the one who is gone, or silent."""
-    from ray.exceptions import RaySystemError, RayTaskError
+    from ray.exceptions import RaySystemError
 
     try:
-        return await answer
-    except RayTaskError as exc:
-        raise ActorBroken(f"{asked} raised {type(exc.cause).__name__}: {str(exc.cause)[:LONGEST_REASON]}") from exc
+        return await own_words(answer, asked)
     except RaySystemError as exc:  # of a class that is not known here, for example
         told = str(exc).partition("\n")[0][:LONGEST_REASON]
         raise ActorBroken(f"what {asked} answers cannot be read here: {told}") from exc

@@ -114,6 +114,20 @@ async def call(answer: Awaitable[T], seconds: float, asked: str) -> T:
         raise error from exc
 
 
+async def own_words(answer: Awaitable[T], asked: str) -> T:
+    """What an actor of somebody else's answers. `asked` as in `call`, which this goes into.
+
+    An error of ours that it raised is its own business: it is not the one who is gone, or silent. Raises `ActorBroken`
+    for whatever it raised, and Ray's errors.
+    """
+    from ray.exceptions import RayTaskError
+
+    try:
+        return await answer
+    except RayTaskError as exc:
+        raise _broken(exc, asked) from exc
+
+
 async def aside(threads: RayThread, job: Callable[[], T], seconds: float, asked: str) -> T:
     """What a blocking `job` returns, awaited. Raises our errors only."""
     return await call(asyncio.wrap_future(threads.submit(job)), seconds, asked)
@@ -176,7 +190,7 @@ def translated(exc: Exception, asked: str, seconds: float) -> RollbookError:
         case RayTaskError() if isinstance(exc.cause, RollbookError):
             return exc.cause
         case RayTaskError():
-            return ActorBroken(f"{asked} failed: {type(exc.cause).__name__}: {str(exc.cause)[:500]}")
+            return _broken(exc, asked)
         case ActorDiedError() | ActorUnschedulableError() | RuntimeEnvSetupError():
             return ActorGone(f"{asked} is dead: {cause_of_death(exc)}")
         case TimeoutError() | GetTimeoutError():
@@ -187,6 +201,10 @@ def translated(exc: Exception, asked: str, seconds: float) -> RollbookError:
             return ActorSilent(f"{asked}: Ray failed: {type(exc).__name__}: {str(exc)[:300]}")
         case _:
             return ActorSilent(f"{asked}: Ray cannot be asked: {type(exc).__name__}: {str(exc)[:300]}")
+
+
+def _broken(exc: Any, asked: str) -> ActorBroken:
+    return ActorBroken(f"{asked} failed: {type(exc.cause).__name__}: {str(exc.cause)[:500]}")
 
 
 def cause_of_death(exc: Exception) -> str:
