@@ -1,8 +1,11 @@
 """Which ports a worker gets: static ones or none, consecutive ones, its former ones, never one twice."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.process import run_python
 
 from rollbook.adapters.local_ports import DYNAMIC, rotated
 from rollbook.adapters.ray.ports import PortInfo, PortTaken, choose, of_rank, problems
@@ -100,3 +103,22 @@ def test_no_port_is_given_twice_nor_one_that_is_taken(kinds, taken):
     assert len(used) == len(set(used))
     assert not taken.intersection(used)
     assert all(found[info.name] == info.port for info in infos if info.port)
+
+
+def test_a_limit_of_open_files_is_named():
+    code = """
+        import resource
+        from rollbook.adapters.ray.holding import Held
+        from rollbook.adapters.ray.ports import PortInfo, PortTaken
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+        try:
+            Held([PortInfo(count=200)], 0, {})
+        except PortTaken as exc:
+            print(exc)
+        Held([PortInfo()], 0, {}).let_go()
+    """
+    told = run_python(code).stdout
+    assert re.match(
+        r"\d+ ports are held while free ones are looked for, and then Too many open files: raise .*ulimit -n", told
+    )

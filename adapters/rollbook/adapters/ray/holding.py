@@ -8,7 +8,7 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from rollbook.adapters.local_ports import rotated
-from rollbook.adapters.ray.ports import PortInfo, choose, of_rank
+from rollbook.adapters.ray.ports import PortInfo, PortTaken, choose, of_rank
 
 
 class Held:
@@ -41,7 +41,11 @@ class Held:
         if port in self._sockets:
             return True
         with contextlib.ExitStack() as stack:
-            held = stack.enter_context(socket.socket())
+            try:
+                held = stack.enter_context(socket.socket())
+            except OSError as exc:
+                told = f"{len(self._sockets)} ports are held while free ones are looked for, and then {exc.strerror}"
+                raise PortTaken(f"{told}: raise the node's limit of open files (ulimit -n)") from exc
             # What is left of a former life's connections does not make its port a taken one.
             held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
