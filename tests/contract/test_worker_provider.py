@@ -22,7 +22,7 @@ from support.ray import SECONDS, demo_spec, launched
 from support.until import until
 
 from rollbook.adapters.bootstrap import open_provider
-from rollbook.adapters.ray.actors import RayActorsProvider
+from rollbook.adapters.ray.actors import RayActorsProvider, _Call
 from rollbook.adapters.ray.border import ActorGone
 from rollbook.adapters.ray.ports import PortInfo
 from rollbook.adapters.settings import RayActorsProvider as ActorsSettings
@@ -351,6 +351,17 @@ class TestActors:
 
         assert await until(look, lambda found: found is not None, SECONDS) == HostAndPort("h", 1)
         assert await actor.asked.remote() == 2
+
+    async def test_a_question_to_an_actor_of_a_cluster_that_was_left_is_forgotten(self, ray_actors_world):
+        """Its reference is one that Ray does not know any more, and refuses."""
+        import ray
+
+        provider = await RayActorsProvider.create("engine/{worker}", namespace=ray_actors_world.namespace)
+        place = (ray_actors_world.namespace, f"engine/{STEADY}")
+        unknown = ray.ObjectRef(os.urandom(ray.ObjectRef.size()), skip_adding_local_ref=True)
+        provider._open[place] = _Call(object(), unknown, 0.0)
+        assert (await provider.get_addr(STEADY)).port == 8000
+        assert provider._open == {}
 
     async def test_whatever_it_answers_or_raises_is_its_own_business(self, ray_actors_world, start):
         """Also an error of ours: it is not the actor itself that is gone, and the others are found."""

@@ -149,7 +149,7 @@ class RayActorsProvider(Locating):
 
         def listing() -> list[Any]:
             for place, call in list(self._open.items()):
-                if ray.wait([call.answer], timeout=0, fetch_local=False)[0]:
+                if _is_over(call.answer):
                     self._open.pop(place, None)
             return list(ray.util.list_named_actors(all_namespaces=True))
 
@@ -212,6 +212,16 @@ class _Call(msgspec.Struct, frozen=True):
     answer: Any
     """Ray's reference to it."""
     since: float
+
+
+def _is_over(answer: Any) -> bool:
+    """Whether it has come, or never will: it was of a cluster that was left since. Blocks for a moment."""
+    import ray
+
+    try:
+        return bool(ray.wait([answer], timeout=0, fetch_local=False)[0])
+    except ValueError:
+        return True
 
 
 class _NotAsked(RollbookError):
