@@ -39,6 +39,9 @@ class Chaos:
         ):
             if mean:
                 yield self._repeat(name, mean, act)
+        if self._world.kept is not None:
+            for name, mean, act in self._world.kept.sources():
+                yield self._repeat(name, mean, act)
 
     async def _repeat(self, name: str, mean: float, act) -> None:
         rng = self._world.rng(f"chaos/{name}")
@@ -150,6 +153,8 @@ class Chaos:
             world.log.cut_off()
         if what in {"seat", "nats"}:
             world.seat.available = False
+            if world.kept is not None:
+                world.kept.deaf(deaf=True)
         match what:
             case "provider":
                 world.provider.available = False
@@ -168,6 +173,8 @@ class Chaos:
             world.log.available = True
         if what in {"seat", "nats"}:
             world.seat.available = True
+            if world.kept is not None:
+                world.kept.deaf(deaf=False)
         match what:
             case "provider":
                 world.provider.available = True
@@ -223,7 +230,7 @@ class Chaos:
                 # An entry of ours that nobody remembers, as after a lost log.
                 incarnation = max(1, worker.incarnation - rng.randint(0, 1))
                 site = world.fleet.url_of(worker.name, incarnation)
-                if site not in listed:
+                if site is not None and site not in listed:
                     router.put(site, fleet=world.policy.fleet, worker=worker.name, incarnation=incarnation)
                     world.counts["unremembered"] += 1
             case _:

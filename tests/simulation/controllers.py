@@ -8,13 +8,18 @@ from simulation.watched import current
 from rollbook.adapters.memory import virtual
 from rollbook.adapters.memory.ids import SeededIds
 from rollbook.adapters.memory.leadership import MemoryLeadership
+from rollbook.projections.leading.claims import ending_claims
 from rollbook.projections.leading.controller import Controller
+from rollbook.projections.leading.leases import expiry
+from rollbook.projections.leading.vigil import vigil
 from rollbook.projections.log.projector import LogRewound
 from rollbook.projections.ports import LogUnavailable
 from rollbook.projections.resources import Resources
 
 RESTART_SECONDS = 0.2
 """Before a controller that ended is started again."""
+COMPANIONS = (vigil, expiry, ending_claims)
+"""What a leader does beside its lanes, where anybody is watched and restarted."""
 ENDINGS = (LogUnavailable, LogRewound)
 """What may end a controller; the last one only where a log loses its tail."""
 
@@ -28,6 +33,7 @@ class Running:
         self.paused = False
         self.controller: Controller | None = None
         self.leadership: MemoryLeadership | None = None
+        self.resources: Resources | None = None
         self.process: virtual.Process | None = None
         self.task: asyncio.Task | None = None
 
@@ -60,7 +66,7 @@ class Controllers:
             world.note(f"c{number} {event} " + " ".join(f"{key}={value}" for key, value in keys.items()))
 
         running.leadership = MemoryLeadership(world.seat, world.clock)
-        resources = Resources(
+        running.resources = resources = Resources(
             log=world.log,
             snapshots=world.snapshots,
             leadership=running.leadership,
@@ -72,7 +78,13 @@ class Controllers:
             owner=running.owner,
             tell=tell,
         )
-        running.controller = Controller(world.policy, resources, list(world.routers.values()))
+        running.controller = Controller(
+            world.policy,
+            resources,
+            list(world.routers.values()),
+            COMPANIONS if world.kept is not None else (),
+            witnesses=[resources.observers.witness] if world.kept is not None else (),
+        )
 
         async def main():
             current.set(running)

@@ -25,11 +25,12 @@ from rollbook.projections.ports import HostAndPort, LogState, LogUnavailable, Pr
 class Worker:
     """The truth about one worker."""
 
-    def __init__(self, name: str, pool: str, rank: int, url_names: list[str]) -> None:
+    def __init__(self, name: str, pool: str, rank: int, *, kept: bool = False) -> None:
         self.name = name
         self.pool = pool
         self.rank = rank
-        self.urls = url_names
+        self.kept = kept
+        """Whether a manager keeps it, and its lives are played by `Manager` instead of a director."""
         self.url: str | None = None
         self.incarnation = 0
         self.cell_incarnation: int | None = None
@@ -62,20 +63,24 @@ class Fleet:
         self._stragglers: set[asyncio.Task] = set()
         weather = world.weather
         self.authors = {name: Author(world, name) for name in ("worker", "health", "recovery", "operator", "trainer")}
+        if weather.keeping is not None:
+            self.authors["manager"] = Author(world, "manager")
         if weather.observer:
             self.authors["observer"] = Author(world, "observer")
         for number in range(weather.rollouts):
-            self._hire(f"rollout-{number}-0", "rollout", 0)
+            self.hire(f"rollout-{number}-0", "rollout", 0)
         if weather.rollouts > 2:
-            self._hire("reward-0-0", "reward", 0)
+            self.hire("reward-0-0", "reward", 0)
         for number in range(weather.cells):
             for rank in range(weather.ranks):
-                self._hire(f"decode-{number}-{rank}", "decode", rank)
+                self.hire(f"decode-{number}-{rank}", "decode", rank)
         self._free.append("10.0.1.1:9000")
 
-    def _hire(self, name: str, pool: str, rank: int) -> None:
-        self.workers[name] = Worker(name, pool, rank, [])
+    def hire(self, name: str, pool: str, rank: int, *, kept: bool = False) -> Worker:
+        """One more worker, and one more place for it."""
+        self.workers[name] = Worker(name, pool, rank, kept=kept)
         self._free.append(f"10.0.0.{len(self._free) + 1}:8000")
+        return self.workers[name]
 
     # -------------------------------------------------------------- the truth
 
@@ -101,12 +106,18 @@ class Fleet:
         told = not self._world.weather.identities or who == identity(name, incarnation).value
         return reason is None and told
 
+    @property
+    def _trained(self) -> list[str]:
+        """Pools whose workers load weights."""
+        return [name for name, pool in self._world.policy.pools.items() if pool.require_weights]
+
     # -------------------------------------------------------------- acting
 
     def directors(self) -> Iterator:
         cells: dict[str, list[Worker]] = {}
         for worker in self.workers.values():
-            cells.setdefault(worker.name.rsplit("-", 1)[0], []).append(worker)
+            if not worker.kept:
+                cells.setdefault(worker.name.rsplit("-", 1)[0], []).append(worker)
         for name, members in cells.items():
             yield Director(self._world, self, name, members).run()
         yield self._train()
@@ -164,7 +175,7 @@ class Fleet:
         )
 
     def load(self, worker: Worker) -> None:
-        if self.bar is not None and worker.weights != self.bar:
+        if self.bar is not None and worker.weights != self.bar and worker.pool in self._trained:
             worker.weights = self.bar
             worker.held.add(self.bar)
             self.say("worker", worker, WeightsLoaded, version=self.bar)
@@ -194,15 +205,15 @@ class Fleet:
             self._world.readiness.close(f"http://{site}")
         self._squatted.clear()
 
-    def leave(self, worker: Worker, *, known: bool) -> None:
-        """The process is gone."""
+    def leave(self, worker: Worker, *, known: bool | None) -> None:
+        """The process is gone; the provider knows it as dead, or not any more, or (None) has not noticed."""
         worker.alive = worker.serving = False
         self._world.answering.discard(f"http://{worker.url}")
         self._world.readiness.close(f"http://{worker.url}")
         self._free.append(worker.url)
         if known:
             self.tell_provider(worker)
-        else:
+        elif known is not None:
             self._world.provider.forget(worker.name)
         self._world.note(f"{worker.name} {worker.incarnation} is dead")
 
@@ -242,13 +253,13 @@ class Fleet:
                 await self._update(rng, rng.randint(1, 9))
 
     async def _publish(self, version: int) -> None:
-        for pool in self._world.policy.pools:
+        for pool in self._trained:
             await self.authors["trainer"].publish(WeightsPublished(pool=pool, version=version))
         self.bar = version
 
     async def _update(self, rng, version: int) -> None:
         """As `weight_update` does it: who restarts meanwhile was not noticed, and is said to have loaded it anyway."""
-        taking_part = participants(self._world.witness.journal.follow().roster, list(self._world.policy.pools))
+        taking_part = participants(self._world.witness.journal.follow().roster, self._trained)
         await self._publish(version)
         self._world.counts["updates"] += 1
         for name, incarnation in taking_part.items():

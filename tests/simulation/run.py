@@ -76,6 +76,8 @@ def _told(context: dict) -> str:
 async def _run(world: World) -> Result:
     background = [asyncio.create_task(author.run()) for author in world.fleet.authors.values()]
     background.append(asyncio.create_task(world.controllers.supervise()))
+    if world.kept is not None:
+        background += [asyncio.create_task(part) for part in world.kept.background()]
     acting = [asyncio.create_task(director) for director in world.fleet.directors()]
     acting += [asyncio.create_task(source) for source in Chaos(world).sources()]
     try:
@@ -92,11 +94,15 @@ async def _run(world: World) -> Result:
     finally:
         for task in [*background, *acting]:
             task.cancel()
+        if world.kept is not None:
+            world.kept.end()
     _check(world)
     return Result(world.seed, world.counts, list(world.trace), world.witness.journal.fold().digest(), world.states.seen)
 
 
 def _check(world: World) -> None:
+    if world.kept is not None:
+        world.kept.custody.read()
     for router in world.routers.values():
         world.problems += [f"{router.name}: {exc!r}" for exc in router.broken]
     if world.problems:
@@ -132,7 +138,7 @@ async def _settle(world: World) -> None:
     while True:
         _check(world)
         state = world.witness.journal.follow()
-        if not (differences := _unsettled(world, state) + world.verdict.differences(state)):
+        if not (differences := _unsettled(world, state) + _restless(world, state) + world.verdict.differences(state)):
             world.note("settled")
             return
         if world.loop.time() > deadline:
@@ -150,6 +156,10 @@ def _unsettled(world: World, state: State) -> list[str]:
         for each in running
         if each.controller.projector.state.sequence != state.sequence
     ]
+
+
+def _restless(world: World, state: State) -> list[str]:
+    return [] if world.kept is None else world.kept.custody.unsettled(state)
 
 
 async def _quiet(world: World) -> None:
@@ -176,6 +186,8 @@ def _account(world: World) -> None:
         *verdict.replayed(state),
         *verdict.truth(state),
         *verdict.kept(),
+        *_restless(world, state),
+        *([] if world.kept is None else world.kept.custody.replayed(state)),
     ]
     if problems:
         raise Wrong("\n".join(problems))

@@ -6,11 +6,16 @@ A mutation takes pytest's monkeypatch. `found` runs seeds until one is wrong.
 import sys
 
 import pytest
-from simulation import broken_belief, broken_rules, broken_steps
+from simulation import broken_belief, broken_keeping, broken_rules, broken_steps
 from simulation.run import simulate
 from simulation.world import Wrong
 
-SABOTAGES = (*broken_belief.MUTATIONS, *broken_steps.MUTATIONS, *broken_rules.MUTATIONS)
+SABOTAGES = (
+    *broken_belief.MUTATIONS,
+    *broken_steps.MUTATIONS,
+    *broken_rules.MUTATIONS,
+    *broken_keeping.MUTATIONS,
+)
 MOST_SEEDS = 400
 """Within which every mutation must be found."""
 

@@ -46,6 +46,11 @@ def test_the_schedules_hold_what_they_are_meant_to_hold():
         "outage log", "outage nats", "outage seat", "outage provider", "outage slow provider", "outage refuses",
         "outage stalls", "outage restarts", "outage loses", "outage readiness",
         "updates", "restarted in an update", "left for weights",
+        "process deaths", "unnoticed deaths", "doomed", "not started", "stuck starts", "manager deaths", "lost answers",
+        "answers to nobody", "hangs", "naps", "holders that died", "slow probes", "probes without network",
+        "probes of strangers", "monitor kills", "monitor pauses", "recoverer kills", "recoverer pauses", "repaired",
+        "monitor.verdict", "monitor.superseded", "observer.silent", "lease.expired", "lease.expired_and_answers",
+        "claims", "given up", "recovery.not_mine", "recovery.claim_lost", "recovery.claim_expired", "recovery.restored",
     }  # fmt: skip
     done = batch.run(range(250))
     assert not expected - done.counts.keys()

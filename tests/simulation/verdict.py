@@ -107,7 +107,10 @@ class Verdict:
         found = []
         for name, incarnation in expected.items():
             life = record.registrations.get(name, {}).get(incarnation)
-            if name in listed and (life is None or life.told != "registered"):
+            # Whether an add worked that nobody answered, a router without a listing shows only when it is repeated,
+            # and nobody repeats that of one who is dead and not known to be.
+            unknown = not router.capabilities.list and not self._can_be_added(router, state, name, incarnation)
+            if name in listed and not unknown and (life is None or life.told != "registered"):
                 found.append(f"[I5] {router.name}: {name} is listed, the log says {life}")
         there = {
             (owner.worker, owner.incarnation) for each in router.listed if (owner := self._witness.owner(router, each))
@@ -174,7 +177,7 @@ class Verdict:
         for name, worker in self._world.fleet.workers.items():
             known = state.roster.workers.get(name)
             serving = known is not None and known.phase == "serving" and known.incarnation == worker.incarnation
-            if worker.unreported:
+            if worker.unreported or worker.kept:  # see custody.py
                 continue
             earlier = self._journal.began.get((name, worker.incarnation), 0) < self._journal.run_began
             if serving != (worker.alive and worker.serving and not earlier):

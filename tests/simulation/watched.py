@@ -20,7 +20,7 @@ current: contextvars.ContextVar["Running | None"] = contextvars.ContextVar("curr
 
 
 class WatchedLog(MemoryLog):
-    """Notes who is about to write [I7]."""
+    """Notes who is about to write [I7], and on what [I3]."""
 
     def __init__(self, world: "World") -> None:
         weather = world.weather
@@ -29,6 +29,8 @@ class WatchedLog(MemoryLog):
 
     async def append(self, drafts, *, expect=None):
         self._world.witness.appends(current.get(), drafts)
+        if self._world.kept is not None:
+            self._world.kept.probes.appends(drafts)
         return await super().append(drafts, expect=expect)
 
 
@@ -44,7 +46,8 @@ class WatchedProvider(MemoryProvider):
         for name, located in answer.items():
             if self._world.weather.identities:
                 answer[name] = msgspec.structs.replace(located, identity=identity(name, located.incarnation))
-            self._world.witness.located(current.get(), name, answer[name])
+            if (running := current.get()) is not None:
+                self._world.witness.located(running, name, answer[name])
         return answer
 
     async def list_workers(self):

@@ -4,6 +4,7 @@ import math
 import random
 
 import msgspec
+from simulation.keeping import Keeping
 from simulation.kinds import KINDS, temper
 
 from rollbook.adapters.memory.faults import LogFaults, ProxyFaults
@@ -60,6 +61,8 @@ class Weather(msgspec.Struct, frozen=True, kw_only=True):
     """By how much a version may be lower than the published one."""
     paired: bool = False
     """Whether the pools of cells and of single workers are a pair, and every router that serves one serves both."""
+    keeping: Keeping | None = None
+    """Cells that are watched and restarted besides, and who does that."""
 
 
 def _chance(rng: random.Random, most: float) -> float:

@@ -26,7 +26,7 @@ from simulation.lease import LeaseWatch
 from simulation.removals import BudgetWatch, DrainWatch
 from simulation.rules import current, leaves, paired, wanted
 
-from rollbook.events import Deregistering, ForeignRemoving, Registered, Registering
+from rollbook.events import Codec, Deregistering, ForeignRemoving, Registered, Registering, WorkerDown
 from rollbook.projections.ports import Located, Target
 from rollbook.projections.state.roster import Roster
 
@@ -76,8 +76,14 @@ class Witness:
 
     def appends(self, running, drafts) -> None:
         """A controller writes."""
-        if running is not None:
-            self.lease.appends(running, drafts)
+        if running is None:
+            return
+        self.lease.appends(running, drafts)
+        for draft in drafts if self._world.kept is not None else ():
+            fact = Codec(self._world.policy.fleet).decode(draft.payload, subject=draft.subject, sequence=1).fact
+            if isinstance(fact, WorkerDown) and fact.evidence == "lease_expired":
+                url = self._world.fleet.url_of(fact.worker, fact.incarnation)
+                self._world.kept.custody.lease_over(fact, self._probed.get((asyncio.current_task(), url)))
 
     # -------------------------------------------------------------- what happens at the routers
 

@@ -10,8 +10,11 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable
 
+import msgspec
+from simulation import keeping
 from simulation.controllers import Controllers
 from simulation.fleet import Fleet
+from simulation.kept import Kept
 from simulation.kinds import KINDS
 from simulation.states import States
 from simulation.verdict import Verdict
@@ -47,7 +50,7 @@ class World:
         self.loop = asyncio.get_running_loop()
         self.context = contextvars.copy_context()
         """Of the world itself, outside every controller process."""
-        self.weather = draw(self.rng("weather")) if weather is None else weather
+        self.weather = self._draw() if weather is None else weather
         self.clock = LoopClock()
         self.trace: deque[str] = deque(maxlen=TRACE_LINES)
         self.counts: Counter[str] = Counter()
@@ -70,12 +73,24 @@ class World:
         self.verdict = Verdict(self)
         self.states = States(self)
         self.fleet = Fleet(self)
+        self.kept = None if self.weather.keeping is None else Kept(self)
         self._at_line: tuple[int, Callable[[], None]] | None = None
         self._lines = 0
 
     def rng(self, name: str) -> random.Random:
         """A generator of its own for each purpose, so that one's draws do not shift another's."""
         return random.Random(f"{self.seed}/{name}")
+
+    def _draw(self) -> Weather:
+        """That of the seed. Who has cells to watch has less of the rest."""
+        weather = draw(self.rng("weather"))
+        calm = not weather.crashes + weather.pauses + weather.outages
+        kept = keeping.draw(self.rng("keeping"), calm=calm, identities=weather.identities)
+        if kept is None:
+            return weather
+        rollouts = min(weather.rollouts, keeping.ROUTERS)
+        routers = weather.routers[: keeping.ROUTERS]
+        return msgspec.structs.replace(weather, rollouts=rollouts, cells=0, routers=routers, keeping=kept)
 
     def _policy(self) -> Policy:
         rng = self.rng("policy")
@@ -98,6 +113,11 @@ class World:
             "decode": PoolPolicy(**weights),
             "reward": PoolPolicy(deregister_suspended=False, **weights),
         }
+        if self.weather.keeping is not None:
+            pools[keeping.POOL] = self.weather.keeping.pool
+            for name, proxy in proxies.items():
+                if name == "router-0" or rng.random() < 0.7:
+                    proxies[name] = msgspec.structs.replace(proxy, pools=(*proxy.pools, keeping.POOL))
         return Policy(fleet=FLEET, pools=pools, proxies=proxies, reconcile=PACES)
 
     def _router(self, name: str, weather: RouterWeather) -> MemoryProxy:
@@ -150,6 +170,8 @@ class World:
         self.provider.available = True
         self.provider.seconds = 0.0
         self.readiness.seconds = 0.0
+        if self.kept is not None:
+            self.kept.deaf(deaf=False)
         for router in self.routers.values():
             router.faults = NO_FAULTS
             router.available = True
