@@ -30,7 +30,7 @@ OLDEST: Final = (2, 12)
 FULL: Final = 0.85
 """The part of a limit from which on there is a warning."""
 OFF_SECONDS: Final = 1.0
-"""By how much a clock may be off before times in the log mislead people, and suspensions end early or late."""
+"""By how much a clock may be off before times in the log mislead people."""
 
 
 async def server(findings: Findings, connection: Connection) -> Client | None:
@@ -182,6 +182,6 @@ async def clock(findings: Findings, client: Client, fleet: str) -> None:
     took, offset = best or (0.0, 0.0)
     told = f"the server's is {abs(offset):.3f} s {'ahead' if offset > 0 else 'behind'}, to within {took / 2:.3f} s"
     if abs(offset) - took / 2 > OFF_SECONDS:
-        findings.warning("clock", told, "let both machines run NTP: suspensions end by the controller's clock")
+        findings.warning("clock", told, "let both machines run NTP: what programs date themselves misleads people")
     else:
         findings.ok("clock", told)
