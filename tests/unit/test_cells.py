@@ -31,15 +31,15 @@ def name(rank):
 
 
 class Truth:
-    """What one rank is, kept by the simplest means: its life, its cell's life, whether it serves."""
+    """What one rank is, kept by the simplest means: its life, its cell's life, whether it lives, serves, sleeps."""
 
     def __init__(self):
-        self.life, self.cell, self.serves = 0, 0, False
+        self.life, self.cell, self.lives, self.serves, self.sleeps = 0, 0, False, False, False
 
 
 @st.composite
 def histories(draw):
-    """A cell of 2 to 4, whose ranks begin, serve and die at random; its size is carried, or declared, or both."""
+    """A cell of 2 to 4, whose ranks begin, serve, sleep and die at random; its size is carried, and maybe declared."""
     size = draw(st.integers(2, RANKS))
     carried, declared = draw(st.sampled_from([(True, False), (True, True)]))
     truths = [Truth() for _ in range(size)]
@@ -47,7 +47,7 @@ def histories(draw):
     if declared:
         facts.append(CellDeclared(pool="rollout", cell="3", size=size, cell_incarnation=1))
     for _ in range(draw(st.integers(0, 25))):
-        act = draw(st.sampled_from(["start", "up", "up", "up", "down", "new cell"]))
+        act = draw(st.sampled_from(["start", "up", "up", "up", "down", "suspend", "resume", "new cell"]))
         if act == "new cell":
             cell += 1
             if declared:
@@ -59,10 +59,16 @@ def histories(draw):
         if act == "down":
             if truth.life:
                 facts.append(WorkerDown(worker=name(rank), incarnation=truth.life, evidence="exited"))
-                truth.serves = False
+                truth.lives = truth.serves = truth.sleeps = False
+            continue
+        if act in {"suspend", "resume"}:
+            if truth.life:
+                kind = WorkerSuspended if act == "suspend" else WorkerResumed
+                facts.append(kind(worker=name(rank), incarnation=truth.life))
+                truth.sleeps = act == "suspend" and truth.lives
             continue
         if truth.cell != cell or not truth.serves or act == "start":
-            truth.life, truth.cell = truth.life + 1, cell
+            truth.life, truth.cell, truth.lives, truth.sleeps = truth.life + 1, cell, True, False
         kind = WorkerStarted if act == "start" else WorkerUp
         facts.append(kind(worker=name(rank), incarnation=truth.life, **fields))
         truth.serves = act == "up"
@@ -76,7 +82,8 @@ def test_the_entrypoint_belongs_there_exactly_while_all_ranks_of_one_cell_life_s
     state = folded(*facts)
     head = truths[0]
     same = sum(truth.serves and truth.cell == head.cell for truth in truths)
-    whole = head.serves and same == size and declared in {None, head.cell}
+    asleep = any(truth.sleeps and truth.cell == head.cell for truth in truths)
+    whole = head.serves and same == size and declared in {None, head.cell} and not asleep
     assert (gates.standing(state.roster, POLICY, PROXY, name(0)) is None) == whole
     others = [gates.standing(state.roster, POLICY, PROXY, name(rank)) for rank in range(1, size)]
     assert all(held is not None and held.gate in {Gate.ENTRYPOINT, Gate.NOT_FORGOTTEN} for held in others)
