@@ -171,8 +171,7 @@ class Monitor:
             if tally is None or tally.incarnation != worker.incarnation:
                 tally = self._tallies[name] = Tally(worker.incarnation, now)
             pool = self._pools.get(worker.pool or "")
-            asleep = roster.sleep(worker) is not None
-            if pool is None or roster.ended or asleep or not watched(worker, pool.policy):
+            if pool is None or roster.ended or not watched(worker, pool.policy) or roster.sleep(worker) is not None:
                 tally.reset()
                 self._schedule.remove(name)
             else:
