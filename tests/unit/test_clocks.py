@@ -168,6 +168,17 @@ async def test_a_suspension_lasts_as_long_as_it_says_whatever_its_author_and_the
 
 
 @on_virtual_time
+async def test_a_suspension_that_says_only_how_long_ends_then():
+    fleet = Fleet()
+    await fleet.start()
+    await fleet.up()
+    await fleet.say(WorkerSuspended(worker=WORKER, incarnation=1, ttl=30.0))
+    began = fleet.clock.monotonic()
+    await fleet.until(lambda: fleet.facts(WorkerResumed), 60)
+    assert fleet.clock.monotonic() - began == pytest.approx(30, abs=3)
+
+
+@on_virtual_time
 async def test_who_leads_next_counts_a_suspension_from_its_beginning():
     fleet = Fleet()
     first = await fleet.start("first")

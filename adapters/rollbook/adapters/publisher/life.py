@@ -132,9 +132,9 @@ class Life:
             WorkerDown, checked=evidence in EVIDENCE and is_simple(reason), evidence=evidence, reason=reason
         )
 
-    def suspended(self, *, reason: str = "", until: str | None = None) -> Receipt[int]:
-        """Asleep on purpose. `until` is RFC 3339."""
-        return self.publish(WorkerSuspended, reason=reason, until=until)
+    def suspended(self, *, reason: str = "", until: str | None = None, ttl: float | None = None) -> Receipt[int]:
+        """Asleep on purpose: for `ttl` seconds, or until `until` (RFC 3339, by the log's clock), or until resumed."""
+        return self.publish(WorkerSuspended, reason=reason, until=until, ttl=ttl)
 
     def resumed(self, *, reason: str = "") -> Receipt[int]:
         """Awake again."""

@@ -108,9 +108,9 @@ def quarantine_id(fleet: str, sequence: int) -> str:
 
 
 def _asleep(roster: Roster) -> dict[str, tuple[Suspension, str]]:
-    """Who sleeps until some moment, and until which."""
+    """Who sleeps, and until when: empty where only the fact itself may say it."""
     return {
-        name: (worker.suspension, worker.suspension.until)
+        name: (worker.suspension, worker.suspension.until or "")
         for name, worker in roster.workers.items()
-        if worker.suspension is not None and worker.suspension.until is not None
+        if worker.suspension is not None
     }
