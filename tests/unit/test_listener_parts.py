@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 from support.xtuner import Group, Snapshot, pair
 
+from rollbook.adapters.listeners.miles import MilesHook
 from rollbook.adapters.listeners.provider import FrameworkProvider
 from rollbook.adapters.listeners.xtuner import XtunerListener, require_proxy, workers_by_name, xtuner_provider
 from rollbook.adapters.locating import address
@@ -185,6 +186,20 @@ def test_an_empty_group_says_nothing_and_what_is_none_is_refused_in_words(call):
             with pytest.raises(InvalidFact, match="is no worker group of XTuner's"):
                 getattr(listener, call)(garbage)
         assert listener.publisher.stats().accepted == 0
+
+
+@pytest.mark.parametrize("nodes", [0, -1, None, "many"])
+def test_an_engine_without_a_node_is_refused_in_words(nodes):
+    with MilesHook("f", "nats://127.0.0.1:9") as hook:
+        group = SimpleNamespace(nodes_per_engine=nodes)
+        calls = [
+            lambda: hook.on_engine_failure(group, 0),
+            lambda: hook.on_engines_started(group, [0]),
+            lambda: hook.on_pause(group, [0], reason="x", ttl=1.0),
+        ]
+        for call in calls:
+            with pytest.raises(InvalidFact, match="an engine has one or more"):
+                call()
 
 
 def test_i8_in_a_process_that_was_forked_while_another_thread_was_calling_nobody_waits_for_that_thread():

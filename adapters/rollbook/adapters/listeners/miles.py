@@ -12,12 +12,13 @@ from typing import Any, Final
 
 from rollbook.adapters.listeners.listener import Listener
 from rollbook.adapters.publisher.life import Identity
+from rollbook.events import InvalidFact
 
 _REASON: Final = "the rollout health monitor killed its engine"
 
 
 class MilesHook(Listener):
-    """Says what their health monitor finds and their recovery does. Every method returns at once.
+    """Says what their health monitor finds and their recovery does. Every method returns at once, or with `InvalidFact`.
 
     Workers are `<pool>-<engine>-<node>`. Otherwise as `Listener`.
     """
@@ -44,7 +45,13 @@ class MilesHook(Listener):
         self.publisher.resume(self._all(server_group, rollout_engine_ids))
 
     def _names(self, server_group: Any, engine: int) -> list[str]:
-        nodes = int(getattr(server_group, "nodes_per_engine", 1))
+        told = getattr(server_group, "nodes_per_engine", 1)
+        try:
+            nodes = int(told)
+        except (TypeError, ValueError):
+            nodes = 0
+        if nodes < 1:
+            raise InvalidFact(f"nodes_per_engine of {str(server_group)[:100]} is {told!r}; an engine has one or more")
         return [f"{self._pool}-{engine}-{node}" for node in range(nodes)]
 
     def _all(self, server_group: Any, engines: Iterable[int]) -> list[str]:
