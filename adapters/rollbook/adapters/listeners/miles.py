@@ -18,9 +18,9 @@ _REASON: Final = "the rollout health monitor killed its engine"
 
 
 class MilesHook(Listener):
-    """Says what their health monitor finds and their recovery does. Every method returns at once, or with `InvalidFact`.
+    """Says what their health monitor finds and their recovery does. Every method returns at once.
 
-    Workers are `<pool>-<engine>-<node>`. Otherwise as `Listener`.
+    Workers are `<pool>-<engine>-<node>`. What is no server group raises `InvalidFact`. Otherwise as `Listener`.
     """
 
     def on_engine_failure(self, server_group: Any, rollout_engine_id: int) -> None:
