@@ -39,6 +39,26 @@ async def test_an_object_with_an_async_call_is_awaited():
     assert await called(Check())(SUBJECT) == Finding(Outcome.UNHEALTHY, "rollout-0-0")
 
 
+@pytest.mark.parametrize(
+    ("answer", "finding"),
+    [
+        (None, OK),
+        ("out of memory", Finding(Outcome.UNHEALTHY, "out of memory")),
+        (ConnectionRefusedError("nobody"), Finding(Outcome.REFUSED, "nobody")),
+    ],
+)
+async def test_a_plain_one_that_calls_an_async_one_is_awaited(answer, finding):
+    """It would count as an unhealthy worker otherwise: each of the pool would be down for it."""
+
+    async def asynchronous(_, path):
+        assert path == "/health"
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert await called(lambda subject: asynchronous(subject, "/health"))(SUBJECT) == finding
+
+
 async def test_nobody_there():
     async def asynchronous(_):
         raise ConnectionRefusedError("nobody")

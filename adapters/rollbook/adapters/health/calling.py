@@ -18,7 +18,8 @@ def called(function: Callable[[Subject], Any]) -> Check:
 
     `ConnectionRefusedError` stands for nobody there and `TimeoutError` for no answer; anything else that it raises for
     an unhealthy worker. It may also return a `Finding`. One that is not `async` runs on a thread of its own and cannot
-    be stopped: while it hangs, its worker counts as slow and is not asked again.
+    be stopped: while it hangs, its worker counts as slow and is not asked again. What it returns is awaited if that is
+    possible: a lambda may stand around an `async` one.
     """
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004 - the method is looked at, not called
         return _Awaited(function)
@@ -30,12 +31,7 @@ class _Awaited:
         self._function = function
 
     async def __call__(self, subject: Subject) -> Finding:
-        try:
-            return finding_of(await self._function(subject))
-        except ConnectionRefusedError as exc:
-            return Finding(Outcome.REFUSED, str(exc))
-        except SystemExit as exc:
-            raise raisable(exc) from exc
+        return await _finding(self._function(subject))
 
 
 class _OnThreads:
@@ -50,9 +46,20 @@ class _OnThreads:
             return Finding(Outcome.SLOW, "an earlier call has not returned yet")
         call = self._calls[subject.name] = _on_a_thread(self._function, subject)
         try:
-            return finding_of(await asyncio.wrap_future(call))
+            answer = await asyncio.wrap_future(call)
+            return await _finding(answer) if inspect.isawaitable(answer) else finding_of(answer)
         except ConnectionRefusedError as exc:
             return Finding(Outcome.REFUSED, str(exc))
+
+
+async def _finding(answer: Awaitable[Any]) -> Finding:
+    """What comes of it."""
+    try:
+        return finding_of(await answer)
+    except ConnectionRefusedError as exc:
+        return Finding(Outcome.REFUSED, str(exc))
+    except SystemExit as exc:
+        raise raisable(exc) from exc
 
 
 def finding_of(answer: object) -> Finding:
