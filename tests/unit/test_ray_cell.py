@@ -226,6 +226,28 @@ async def test_a_planned_stop_holds_over_a_manager_and_interrupts_a_start():
 
 
 @on_virtual_time
+async def test_a_keeper_that_stumbled_over_an_end_can_be_told_to_begin():  # I10
+    made = world(size=1, restart="recoverer")
+    await until(serves(made, 1))
+    keeper, told = made.keeper, made.keeper._say_over
+
+    def stumbles(over):
+        keeper._say_over = told
+        raise KeyError("of nobody's making")
+
+    keeper._say_over = stumbles
+    made.living()[0].end()
+    with pytest.raises(KeyError):
+        await made.task
+    made.task = asyncio.ensure_future(keeper.run())  # as the manager does
+    async with asyncio.timeout(LONG):
+        assert await keeper.start()
+    await until(serves(made, 2))
+    assert stories(made)["w-0-0"] == ["SUD", "SU"]
+    await end(made.task)
+
+
+@on_virtual_time
 async def test_i3_only_the_life_that_was_meant_is_terminated():
     made = world(restart="recoverer")
     await until(serves(made, 1, 1))

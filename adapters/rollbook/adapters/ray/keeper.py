@@ -100,7 +100,15 @@ class Keeper:
         return [rank.state for rank in self.ranks]
 
     async def run(self) -> None:
-        """Take over the processes that are alive, or make them; then one life after the other."""
+        """Take over the processes that are alive, or make them; then one life after the other. Can be run again."""
+        try:
+            await self._go_on()
+        except Exception:  # the life that it stumbled over is none that goes on
+            self._ordered = None
+            self._taken_over.clear()
+            raise
+
+    async def _go_on(self) -> None:
         attempt = await self._take_over()
         self._taken_over.set()
         while True:
