@@ -8,6 +8,7 @@ import re
 import socket
 import time
 
+import msgspec
 import pytest
 from aiohttp import web
 from support.nats import DEADLINE
@@ -261,7 +262,8 @@ async def test_what_each_role_may_do(patient, start_nats, monkeypatch, role, may
         assert found["permissions"].state is State.OK, found["permissions"]
         assert found["permissions"].told == f"these credentials may {may}, and not {may_not}"
         assert found["stream"].state is State.OK
-        assert await JetStreamLog(client, FLEET).state() == before
+        after = await JetStreamLog(client, FLEET).state()
+        assert msgspec.structs.replace(after, at=before.at) == before
 
 
 async def test_a_role_that_lacks_one_subject(patient, start_nats, monkeypatch):
@@ -312,6 +314,14 @@ async def test_who_leads(patient, nats_server, stream):
     try:
         found = (await until(patient.examine, lambda found: found["leadership"].state is State.OK))["leadership"]
         assert re.match(r"one leads since \S+Z \(\d+ s\), epoch \d+, version ", found.told)
+        async with Publisher(patient.fleet, nats_server.url) as publisher:
+            await publisher.worker_up("rollout-0-0", incarnation=1)
+            found = (await until(patient.examine, lambda found: "1 worker" in found["workers"].told))["workers"]
+            assert (found.state, found.told) == (State.OK, "1 worker, 1 serving")
+            await publisher.worker_down("rollout-0-0", evidence="exited")
+        found = (await until(patient.examine, lambda found: found["workers"].state is State.WARNING))["workers"]
+        assert found.told == "1 worker, 0 serving, 1 down: rollout-0-0"
+        assert found.fix.startswith("`rollbook explain rollout-0-0` says why")
     finally:
         controller.stop()
         await running

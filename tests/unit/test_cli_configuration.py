@@ -73,6 +73,13 @@ def test_check_warns_of_what_is_not_here_and_may_be_elsewhere(capsys, tmp_path):
     assert "none.pem: it cannot be read (No such file or directory)" in certificate
 
 
+def test_check_warns_of_a_configuration_that_can_find_nobody(capsys, tmp_path):
+    (tmp_path / "rollbook.toml").write_text('fleet = "f"\n[provider]\nkind = "static"\n')
+    code, _, err = call(capsys, "check", "-c", str(tmp_path / "rollbook.toml"))
+    assert code == Exit.DONE
+    assert err.startswith("rollbook: warning: provider: names no workers and no file, so nobody will be found")
+
+
 @pytest.mark.parametrize(
     ("kind", "told"),
     [("sglang", True), ("routed-api", True), ("vllm", False), ("miles", False), ("lmdeploy", False)],

@@ -218,6 +218,24 @@ def test_static_addresses(tmp_path):
             ["pools.prefill: requires a proxy and none serves it; name it in a proxy or set requires_proxy = false"],
         ),
         (
+            GOOD + "[pools.rolout.health]\ninterval = 1",
+            [
+                (
+                    "pools.rolout: requires a proxy and none serves it; did you mean 'rollout', which one serves? "
+                    "Otherwise name it in a proxy or set requires_proxy = false"
+                )
+            ],
+        ),
+        (
+            changed('kind = "ray"', 'kind = "ray"\naddress = "http://127.0.0.1:8265"'),
+            [
+                (
+                    "provider.address: is a URL, of Ray's dashboard perhaps; write host:port of the cluster's head, "
+                    "such as 10.0.0.1:6379"
+                )
+            ],
+        ),
+        (
             changed('["rollout"]', '["rollout", "rolout"]'),
             ["proxies[0].pools: 'rolout' is not declared; did you mean 'rollout'?"],
         ),

@@ -6,9 +6,10 @@ import pytest
 from support.core import FLEET
 from support.fleet import BY, Fleet, W, on_virtual_time
 
-from rollbook.events import WorkerCordoned
+from rollbook.events import RecoveryFailed, RecoveryStarted, WorkerCordoned, WorkerDown
 from rollbook.projections.deciding.gates import Gate
 from rollbook.projections.lanes.admission import PROBES_IN_FLIGHT, Admission
+from rollbook.projections.looking.logonly import NOTE, status_of
 from rollbook.projections.looking.look import Look
 from rollbook.projections.looking.status import Standing
 
@@ -43,6 +44,25 @@ async def test_i1_what_the_lanes_have_brought_about_is_converged():
         ("b", Standing.REGISTERED, url),
     ]
     assert [(one.registered, one.wanted, one.foreign) for one in status.proxies] == [(1, 1, (foreign.url,)), (1, 1, ())]
+
+
+@on_virtual_time
+async def test_who_restarts_a_cell_and_what_came_of_it_is_told():
+    fleet = Fleet()
+    await fleet.start()
+    await fleet.up()
+    await fleet.say(WorkerDown(worker=W, incarnation=1, evidence="exited", reason="oom"))
+    claim = RecoveryStarted(worker=W, incarnation=1, attempt=2, at="2026-01-01T00:00:00Z", until="2026-01-01T00:10:00Z")
+    await fleet.say(claim)
+    told = f"test restarts the cell of {W}, attempt 2, and has until 2026-01-01T00:10:00Z"
+    assert (await look(fleet)).notes == (told,)
+    by_the_log = status_of(fleet.controller.projector.state, fleet.policy, "now")
+    assert by_the_log.notes == (NOTE, told)
+    await fleet.say(RecoveryFailed(worker=W, incarnation=1, attempt=2, reason="no GPU"))
+    (failed,) = (await look(fleet)).notes
+    assert failed.startswith(f"the last restart of the cell of {W} failed: no GPU. A recoverer tries again")
+    await fleet.say(WorkerCordoned(worker=W, **BY))
+    assert (await look(fleet)).notes == ()  # the table of what was decided has it
 
 
 @on_virtual_time

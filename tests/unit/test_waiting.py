@@ -17,6 +17,7 @@ from rollbook.events import (
     WorkerForgotten,
     WorkerRetired,
     WorkerStarted,
+    WorkerSuspended,
     WorkerUp,
 )
 from rollbook.projections.looking.waiting import Goal, WrongGoal, look
@@ -59,6 +60,10 @@ def test_registered_at_every_proxy_that_serves_its_pool_is_routed():
         ([up(), said(Registered), ProxyUnreachable(proxy="a", reason="gone")], "a does not answer: gone"),
         ([up(), WorkerCordoned(worker=W, **BY)], "cordoned by ann: test"),
         ([up(), ReconcileHeld(**BY)], "a is held by ann: test"),
+        (
+            [up(), WorkerSuspended(worker=W, incarnation=1, reason="offload")],
+            "not registered at a yet (asleep: offload)",
+        ),
         ([up(pool="judge")], "no proxy serves its pool"),
     ],
 )

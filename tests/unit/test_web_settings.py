@@ -7,7 +7,7 @@ import pytest
 from rollbook.adapters.cli.main import run
 from rollbook.adapters.settings import ConfigError, WebSettings, load
 
-BASE = 'fleet = "f"\n[provider]\nkind = "static"\n'
+BASE = 'fleet = "f"\n[provider]\nkind = "static"\n[provider.workers.rollout-0-0]\nprimary = "127.0.0.2:1"\n'
 
 
 def settings(tmp_path, table):

@@ -20,7 +20,7 @@ from rollbook.adapters.settings import (
     load,
     read_secret,
 )
-from rollbook.adapters.settings.together import untold_models
+from rollbook.adapters.settings.together import nobody_known, untold_models
 
 EXAMPLE = """\
 Example:
@@ -49,6 +49,7 @@ def check(*, config: ConfigFile = None, json: Json = False) -> int:
         *_unusable_certificates(loaded),
         *_unusable_workers(loaded),
         *web_warnings(loaded.settings.web),
+        *nobody_known(loaded.settings),
         *untold_models(loaded.settings),
     ]
     if json:

@@ -13,7 +13,7 @@ from rollbook.adapters.settings import Client, Config, ConfigError
 from rollbook.adapters.spelling import counted
 from rollbook.projections.ports import LogError
 
-_ON_NATS = ("jetstream", "stream", "durability", "clock", "permissions", "leadership")
+_ON_NATS = ("jetstream", "stream", "durability", "clock", "permissions", "leadership", "workers")
 
 
 async def examine(client: Client, config: Config | None, environ: Mapping[str, str]) -> Examination:
@@ -88,10 +88,13 @@ async def _on_nats(findings: Findings, server: NatsClient, name: str, *, embedde
     with findings.surviving("permissions"):
         await roles.permissions(findings, server, name)
     if not there:
-        for check in ("clock", "leadership"):
+        for check in ("clock", "leadership", "workers"):
             findings.skipped(check, "there is no stream to ask")
         return
     with findings.surviving("clock"):
         await log.clock(findings, server, name)
+    led = False
     with findings.surviving("leadership"):
-        await fleet.leadership(findings, server, name)
+        led = await fleet.leadership(findings, server, name)
+    with findings.surviving("workers"):
+        await fleet.workers(findings, server, name, led=led)

@@ -1,4 +1,4 @@
-"""Who leads, where the workers are, and the proxies: what only the whole configuration can ask."""
+"""Who leads, how the workers are and where, and the proxies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollbook.adapters.jetstream.client import Client
 from rollbook.adapters.jetstream.leadership import JetStreamLeadership
 from rollbook.adapters.service.client import Controllers, ControllerSilent, NoController, Refusal
 from rollbook.adapters.service.frames import BrokenReply
-from rollbook.adapters.service.messages import INFO, InfoRequest
+from rollbook.adapters.service.messages import INFO, STATUS, InfoRequest, Request
 from rollbook.adapters.settings import (
     Config,
     ProxySettings,
@@ -24,27 +24,32 @@ from rollbook.adapters.settings.errors import ConfigError
 from rollbook.adapters.spelling import counted
 from rollbook.events import RollbookError
 from rollbook.projections.lanes.listing import bounded
+from rollbook.projections.looking.status import FleetStatus, WorkerStatus
 from rollbook.projections.ports import Capabilities, LogUnavailable, ProviderWorker, Proxy, ProxyUnavailable
 
 PROVIDER_SECONDS: Final = 20.0
 """Joining a Ray cluster takes seconds on a busy machine."""
+_ASK_SECONDS: Final = 5.0
+_LOOK_SECONDS: Final = 15.0
+"""The leader asks provider and proxies for it, each within its own deadline."""
+_MOST_NAMED: Final = 5
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 """What OpenSSL calls an answer that is no TLS at all; which of them, depends on its version."""
 
 
-async def leadership(findings: Findings, client: Client, fleet: str) -> None:
-    """Who leads, how long, and whether it answers."""
+async def leadership(findings: Findings, client: Client, fleet: str) -> bool:
+    """Who leads, how long, and whether it answers. Returns that."""
     try:
         holder = await JetStreamLeadership(client, fleet).holder()
     except LogUnavailable as exc:
         findings.skipped("leadership", f"who leads cannot be asked: {exc}")
-        return
+        return False
     if holder is None:
         findings.warning("leadership", "nobody leads the fleet: no proxy is corrected", "start `rollbook up`")
-        return
+        return False
     owner, since = holder
     try:
-        info = await Controllers(client, fleet).ask(INFO, InfoRequest(deadline_seconds=5.0))
+        info = await Controllers(client, fleet).ask(INFO, InfoRequest(deadline_seconds=_ASK_SECONDS))
     except NoController:
         told = f"{owner} holds the lease since {since}, and does not answer"
         fix = (
@@ -57,6 +62,49 @@ async def leadership(findings: Findings, client: Client, fleet: str) -> None:
     else:
         told = f"{info.owner} leads since {info.since} ({info.uptime_seconds:.0f} s), epoch {info.epoch}"
         findings.ok("leadership", f"{told}, version {info.version}")
+        return True
+    return False
+
+
+async def workers(findings: Findings, client: Client, fleet: str, *, led: bool) -> None:
+    """By the leader's word: who is down and was not stopped on purpose, who is silent, and what is being restarted."""
+    if not led:
+        findings.skipped("workers", "no controller says how they are; `rollbook status` looks without one")
+        return
+    try:
+        status = await Controllers(client, fleet).ask(STATUS, Request(deadline_seconds=_LOOK_SECONDS))
+    except (NoController, ControllerSilent, Refusal, BrokenReply, LogUnavailable) as exc:
+        findings.warning("workers", str(exc), "see the controller's log; `rollbook status` asks again")
+        return
+    broken = _broken(status)
+    told = f"{counted(len(status.workers), 'worker')}, {sum(one.phase == 'serving' for one in status.workers)} serving"
+    if broken:
+        more = f" and {len(broken) - _MOST_NAMED} more" if len(broken) > _MOST_NAMED else ""
+        told = f"{told}, {len(broken)} down: {', '.join(broken[:_MOST_NAMED])}{more}"
+    told = "; ".join((told, *status.notes))
+    cordoned = [one.about for one in status.decisions if one.what == "cordon" and one.about in broken]
+    if cordoned:
+        name = cordoned[0]
+        fix = f"`rollbook explain {name}` says why; mend that, then `rollbook uncordon {name} --reason ...`"
+    elif broken:
+        fix = f"`rollbook explain {broken[0]}` says why; its manager or a `rollbook recover` restarts it, if one runs"
+    else:
+        fix = "as it says; `rollbook status` shows the whole"
+    if broken or status.notes:
+        findings.warning("workers", told, fix)
+    else:
+        findings.ok("workers", told)
+
+
+def _broken(status: FleetStatus) -> list[str]:
+    """Who is down, without cells that were stopped on purpose: the one that takes requests says so of all."""
+    planned = {(one.pool, one.cell) for one in status.workers if _is_planned(one)}
+    return [one.name for one in status.workers if one.phase == "down" and (one.pool, one.cell) not in planned]
+
+
+def _is_planned(worker: WorkerStatus) -> bool:
+    reasons = (one.reason or "" for one in worker.registrations)
+    return worker.phase == "down" and any(reason.startswith("down (planned") for reason in reasons)
 
 
 async def provider(findings: Findings, config: Config, environ: Mapping[str, str]) -> None:

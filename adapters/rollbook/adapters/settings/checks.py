@@ -224,6 +224,12 @@ def _not_empty(value: str) -> str | None:
     return None if value.strip() else "is empty"
 
 
+def _ray_address(value: str) -> str | None:
+    if value.lower().startswith(("http://", "https://")):
+        return "is a URL, of Ray's dashboard perhaps; write host:port of the cluster's head, such as 10.0.0.1:6379"
+    return _not_empty(value)
+
+
 def _part(value: float) -> str | None:
     return None if 0 <= value <= 1 else f"{value} is not usable; write a number from 0 to 1"
 
@@ -275,12 +281,12 @@ FIELD_CHECKS: Final[dict[tuple[type, str], Check]] = {
     (NatsSettings, "ca"): _not_empty,
     (RayProvider, "manager"): _not_empty,
     (RayProvider, "namespace"): _not_empty,
-    (RayProvider, "address"): _not_empty,
+    (RayProvider, "address"): _ray_address,
     (RayActorsProvider, "actor"): _actors,
     (RayActorsProvider, "pool"): _name("pool"),
     (RayActorsProvider, "method"): _method,
     (RayActorsProvider, "namespace"): _not_empty,
-    (RayActorsProvider, "address"): _not_empty,
+    (RayActorsProvider, "address"): _ray_address,
     (StaticProvider, "file"): _not_empty,
     (PoolPolicy, "url"): _url_template,
     (PoolPolicy, "ready_path"): _ready_path,

@@ -17,7 +17,7 @@ from rollbook.adapters.proxies.registry import find_kind
 from rollbook.adapters.proxies.urls import canonical_url
 from rollbook.adapters.ray.naming import actor_pattern
 from rollbook.adapters.settings.checks import HTTP_SCHEMES, Problem
-from rollbook.adapters.settings.model import LeadershipSettings, Settings
+from rollbook.adapters.settings.model import LeadershipSettings, Settings, StaticProvider
 from rollbook.adapters.spelling import nearest
 from rollbook.events import InvalidName, parse_worker
 from rollbook.projections.policy import HealthPolicy, PoolPolicy, ReconcilePolicy, RecoveryPolicy
@@ -173,10 +173,10 @@ def _check_pools(proxies: list[dict[str, Any]], pools: dict[str, Any]) -> Iterat
     required = PoolPolicy().requires_proxy
     for name, pool in pools.items():
         if name not in served and pool is not None and pool.get("requires_proxy", required):
-            yield (
-                ("pools", name),
-                "requires a proxy and none serves it; name it in a proxy or set requires_proxy = false",
-            )
+            near = nearest(name, served)
+            meant = f"did you mean {near!r}, which one serves? Otherwise " if near else ""
+            problem = f"requires a proxy and none serves it; {meant}name it in a proxy or set requires_proxy = false"
+            yield ("pools", name), problem
 
 
 def _check_roles(proxies: list[dict[str, Any]], pools: dict[str, Any]) -> Iterator[Problem]:
@@ -284,6 +284,16 @@ def _kinds_named(pool: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], set
             yield path, {field for _, field, _, _ in string.Formatter().parse(template) if field}
     if pool.get("bootstrap") is not None:
         yield ("bootstrap",), {pool["bootstrap"]}
+
+
+def nobody_known(settings: Settings) -> Iterator[str]:
+    """Warn of a provider that can never name anybody. No problem: the workers may be written down later."""
+    provider = settings.provider
+    if isinstance(provider, StaticProvider) and provider.file is None and not provider.workers:
+        yield (
+            "provider: names no workers and no file, so nobody will be found or registered; add "
+            '[provider.workers.<worker>] with primary = "host:port", or file = "workers.toml"'
+        )
 
 
 def untold_models(settings: Settings) -> Iterator[str]:

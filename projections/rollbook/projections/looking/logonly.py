@@ -16,6 +16,7 @@ from rollbook.projections.looking.status import (
     RegistrationStatus,
     Standing,
     bars,
+    restarts,
     worker_status,
 )
 from rollbook.projections.policy import Policy, ProxyPolicy
@@ -72,7 +73,7 @@ def status_of(state: State, policy: Policy, time: str) -> FleetStatus:
         converged=False,
         workers=workers,
         proxies=tuple(proxies),
-        notes=(NOTE,),
+        notes=(NOTE, *restarts(state.roster)),
         decisions=decisions(state.roster),
         weights=bars(state.roster),
     )

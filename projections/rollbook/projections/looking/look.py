@@ -23,6 +23,7 @@ from rollbook.projections.looking.status import (
     RegistrationStatus,
     Standing,
     bars,
+    restarts,
     worker_status,
 )
 from rollbook.projections.policy import Policy, ProxyPolicy
@@ -81,7 +82,7 @@ class Look:
             converged,
             workers,
             tuple(proxies),
-            tuple(self._notes),
+            (*self._notes, *restarts(self._state.roster)),
             decisions(self._state.roster),
             weights=bars(self._state.roster),
         )

@@ -33,6 +33,9 @@ class Standing(StrEnum):
     """The proxy does not answer."""
 
 
+MOST_RESTARTS: Final = 8
+"""Notes about restarts in one status; the others are counted."""
+
 DRIFT: Final = frozenset({Standing.MISSING, Standing.UNWANTED, Standing.WITHHELD, Standing.UNKNOWN})
 """What keeps a fleet from being converged."""
 
@@ -116,7 +119,7 @@ class FleetStatus(msgspec.Struct, frozen=True):
     workers: tuple[WorkerStatus, ...]
     proxies: tuple[ProxyStatus, ...]
     notes: tuple[str, ...] = ()
-    """What could not be asked, for people."""
+    """What could not be asked, who fell silent and what is being restarted, for people."""
     decisions: tuple[DecisionStatus, ...] = ()
     """In the order in which they were made."""
     controller: str | None = None
@@ -145,6 +148,27 @@ def worker_status(
         registrations,
         worker.weights,
     )
+
+
+def restarts(roster: Roster) -> tuple[str, ...]:
+    """For people: who restarts which cell and for how long, and what came of the last try at those still down."""
+    told: list[str] = []
+    for worker in roster.workers.values():
+        noted = worker.restarts
+        if noted is None or not noted.unfinished or worker.name in roster.cordons:
+            continue
+        if noted.claim is not None:
+            told.append(
+                f"{noted.claim.by} restarts the cell of {worker.name}, attempt {noted.claim.attempt}, and has until "
+                f"{noted.claim.until}"
+            )
+        elif noted.failure:
+            told.append(
+                f"the last restart of the cell of {worker.name} failed: {noted.failure}. A recoverer tries again, if "
+                "one runs: `rollbook recover`"
+            )
+    more = len(told) - MOST_RESTARTS
+    return (*told[:MOST_RESTARTS], f"and {more} more like these") if more > 0 else tuple(told)
 
 
 def bars(roster: Roster) -> dict[str, int]:

@@ -131,12 +131,14 @@ def _not_at(state: State, proxy: str, worker: Worker) -> str | None:
     hold = state.roster.holding(proxy)
     if hold is not None:
         return f"{proxy} is held by {hold.by}: {hold.why}"
+    sleep = state.roster.sleep(worker)
+    asleep = "" if sleep is None else f" (asleep: {sleep.reason or 'no reason given'})"
     if life is None:
         bar = state.roster.bars.get(worker.pool or "")
         holds = (
             "" if bar is None or worker.weights == bar.version else f" ({_holds(worker)}, {bar.version} is published)"
         )
-        return f"not registered at {proxy} yet{holds}"
+        return f"not registered at {proxy} yet{asleep or holds}"
     return f"{proxy}: {life.told}" + (f" ({life.reason})" if life.reason else "")
 
 

@@ -99,7 +99,8 @@ class Observers:
     def notes(self, now: float) -> tuple[str, ...]:
         """For `status`: one line for each that is silent."""
         return tuple(
-            f"observer {name} has been silent for {seconds:.0f} s: whether {self._of(name)} is well is unknown to it"
+            f"observer {name} has been silent for {seconds:.0f} s: whether {self._of(name)} is well is unknown to it. "
+            "Start `rollbook monitor` again, unless another one watches"
             for name, seconds in sorted(self.silent(now).items())
         )
 
