@@ -15,6 +15,7 @@ from rollbook.events import (
     ObservedWorker,
     ProxyReachable,
     ReconcileHeld,
+    RecoveryStarted,
     Registered,
     Registering,
     RegistrationFailed,
@@ -65,6 +66,17 @@ async def a_recovery():
     await past.say(WorkerDown(worker=W, incarnation=1, seen=6, evidence="timeout"))  # 10: late
     await past.say(Registering(**AT, incarnation=2, cause=9), Registered(**AT, incarnation=2, cause=11))  # 11, 12
     return past
+
+
+async def test_a_rank_that_no_recoverer_spoke_of_says_where_its_restarts_are_told():
+    past, other = Told(), "rollout-0-1"
+    cell = {"cell_size": 2, "cell_incarnation": 1}
+    await past.say(WorkerUp(worker=W, incarnation=1, **cell), WorkerUp(worker=other, incarnation=1, **cell))
+    assert (await story(past, other)).notes == ()
+    await past.say(WorkerDown(worker=other, incarnation=1, evidence="exited", **cell))
+    await past.say(RecoveryStarted(worker=W, incarnation=1, at="2026-01-01T00:00:00Z", until="2026-01-01T00:10:00Z"))
+    assert "`rollbook explain rollout-0-0` says" in (await story(past, other)).notes[0]
+    assert (await story(past, W)).notes == ()
 
 
 async def test_a_recovery_is_told_in_lives_with_causes_and_delays():

@@ -72,7 +72,16 @@ async def explain(past: Past, codec: Codec, asked: Asked) -> Narrative:
         return await explain(past, codec, msgspec.structs.replace(asked, policy=policy))
     start, _ = await _beginning(past, begin, asked.to)
     notes = (f"told from sequence {start} on: what is older was archived, and --archive reads it",) if start > 1 else ()
-    return teller.tell(asked.to, notes, asked.lives)
+    return teller.tell(asked.to, (*notes, *_restarts_elsewhere(end, asked.worker)), asked.lives)
+
+
+def _restarts_elsewhere(end: State, name: str) -> tuple[str, ...]:
+    """Where to read why its cell was restarted: claims and attempts stand on the subject of one worker of it."""
+    worker = end.roster.workers.get(name)
+    if worker is None or worker.restarts is not None:
+        return ()
+    told = [other for other in end.roster.siblings(worker) if end.roster.workers[other].restarts is not None]
+    return tuple(f"its cell was restarted as one: who did, and why, `rollbook explain {other}` says" for other in told)
 
 
 async def _tell(past: Past, codec: Codec, asked: Asked, own: _Known, end: State, *, several: bool) -> Teller:
