@@ -12,15 +12,19 @@ DIRECT: Final = {"exited", "actor_dead", "refused", "operator", "planned"}
 """Evidence that somebody saw with his own eyes; everything else was inferred."""
 
 
-def _asleep(roster: Roster, policy: Policy, worker) -> bool:
-    """A rank that sleeps puts the whole life of its cell to sleep."""
-    cell = [
+def _mates(roster: Roster, worker) -> list:
+    """All of the same life of its cell, itself included; nobody if it is of none."""
+    return [
         other
         for other in roster.workers.values()
         if worker.cell_incarnation is not None
         and (other.pool, other.cell, other.cell_incarnation) == (worker.pool, worker.cell, worker.cell_incarnation)
     ]
-    asleep = any(one.suspension is not None for one in [worker, *cell])
+
+
+def _asleep(roster: Roster, policy: Policy, worker) -> bool:
+    """A rank that sleeps puts the whole life of its cell to sleep."""
+    asleep = any(one.suspension is not None for one in [worker, *_mates(roster, worker)])
     return asleep and policy.pools[worker.pool].deregister_suspended
 
 
@@ -137,7 +141,7 @@ def _meant(roster: Roster, policy: Policy, router: str, worker) -> bool:
     return (
         roster.ended
         or worker.name in roster.cordons
-        or worker.phase in {"draining", "retired"}
+        or any(one.phase in {"draining", "retired"} for one in [worker, *_mates(roster, worker)])
         or worker.evidence in {"planned", "operator"}
         or _asleep(roster, policy, worker)
         or worker.pool not in policy.proxies[router].pools

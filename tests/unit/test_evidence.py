@@ -123,6 +123,9 @@ RANK = WorkerUp(worker="rollout-0-1", incarnation=2, **CELL)
         (down("timeout", "rollout-0-1"), INFERRED),
         (WorkerUp(worker="rollout-0-1", incarnation=3, cell_size=2, cell_incarnation=2), DIRECT),
         (CellDeclared(pool="rollout", cell="0", size=2, cell_incarnation=2), DIRECT),
+        (DrainRequested(worker="rollout-0-1", **BY), PLANNED),
+        (WorkerDraining(worker="rollout-0-1", incarnation=2), PLANNED),
+        (WorkerRetired(worker="rollout-0-1", incarnation=2), PLANNED),
     ],
 )
 def test_a_cell_is_as_surely_broken_as_one_of_its_ranks(fact, expected):

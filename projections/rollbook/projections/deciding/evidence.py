@@ -27,6 +27,7 @@ class Ground(StrEnum):
 
 
 _MEANT: Final = frozenset({"planned", "operator"})
+_LEAVING: Final = frozenset({Phase.DRAINING, Phase.RETIRED})
 
 
 def ground(roster: Roster, policy: Policy, proxy: ProxyPolicy, name: str, incarnation: int) -> Ground:
@@ -47,8 +48,16 @@ def ground(roster: Roster, policy: Policy, proxy: ProxyPolicy, name: str, incarn
 def _meant(roster: Roster, policy: Policy, proxy: ProxyPolicy, worker: Worker) -> bool:
     asleep = roster.sleep(worker) is not None and policy.pool(worker.pool).deregister_suspended
     elsewhere = worker.pool not in proxy.pools or not worker.entrypoint
-    leaving = worker.phase in {Phase.DRAINING, Phase.RETIRED} or worker.evidence in _MEANT
+    leaving = worker.phase in _LEAVING or worker.evidence in _MEANT or _cell_leaves(roster, worker)
     return roster.ended or worker.name in roster.cordons or asleep or elsewhere or leaving
+
+
+def _cell_leaves(roster: Roster, worker: Worker) -> bool:
+    """Whether another rank in the same life of its cell was meant to leave: nothing is left of a cell without it."""
+    if worker.cell_incarnation is None:
+        return False
+    ranks = (roster.workers[name] for name in roster.siblings(worker))
+    return any(rank.phase in _LEAVING and rank.cell_incarnation == worker.cell_incarnation for rank in ranks)
 
 
 def _lives(worker: Worker) -> bool:
