@@ -226,3 +226,20 @@ def test_what_the_log_says_is_there_for_certain_maybe_or_not(facts, expected):
     record = ledger.look("a")
     found = observe("f", record, believed(record), BLIND).owned.get(W, [])
     assert [own.certain for own in found] == ([] if expected is None else [expected])
+
+
+@on_virtual_time
+async def test_who_is_withheld_is_no_probe_of_a_proxy_that_is_away():
+    """[I1, I10] Nothing was called any more: the one call to be made was of a removal that rests (seed 21952)."""
+    fleet = Fleet(capabilities=BLIND, served={"removal_budget": 0.0})
+    await fleet.start()
+    await fleet.up()
+    await fleet.until(lambda: told(fleet) == {1: "registered"})
+    await fleet.down(evidence="timeout")
+    await fleet.until(lambda: fleet.controller.lanes["a"].withheld)
+    fleet.proxy.available = False
+    await fleet.up(OTHER, port=9000)
+    await fleet.until(lambda: fleet.facts(ProxyUnreachable))
+    await asyncio.sleep(60)
+    fleet.proxy.available = True
+    await fleet.until(lambda: told(fleet, OTHER) == {1: "registered"})

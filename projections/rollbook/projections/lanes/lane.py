@@ -244,14 +244,16 @@ class Lane:
         flights = self._flights
         # Marked while a step of theirs is under way; those that are started below are looked at as they are now.
         flights.again([name for name in flights.names if full or name in keys])
-        outdated = {action.worker for action in made.actions if flights.outdate(seen, action.worker)}
-        for action in self._patience.chosen(made.actions, busy=bool(flights)):
+        awake = [one for one in made.actions if not (isinstance(one, plan.Remove) and self._guard.rests(one))]
+        outdated = [one.worker for one in awake if one.worker not in flights and flights.outdate(seen, one.worker)]
+        if outdated:
+            self._agenda.add(outdated)
+        # Of those that can begin: one that is chosen and does not would be waited for, for ever.
+        for action in self._patience.chosen([one for one in awake if one.worker not in outdated], busy=bool(flights)):
             name = action.worker
-            if name in flights or (isinstance(action, plan.Remove) and self._guard.rests(action)):
+            if name in flights:
                 continue
-            if name in outdated:
-                self._agenda.add([name])
-            elif name in keys or name not in self._retries or self._patience.away:
+            if name in keys or name not in self._retries or self._patience.away:
                 flights.start(action, seen, observed)
         flights.again(plan.several(made.actions))
 
