@@ -107,7 +107,7 @@ class World:
 
     def __init__(self, loop: VirtualLoop, seed: int, size: int, **fields: Any) -> None:
         self.failing: dict[tuple[str, str], str] = {}
-        """(worker, step) → `die`, `hang`, `silent`, `fail`; (worker, "ready") → anything."""
+        """(worker, step) → `die`, `hang`, `silent`, `fail`; (worker, "ready" or "end") → anything."""
         self.processes: list[Process] = []
         self.rooms = 0
         self.most_rooms = 0
@@ -180,6 +180,9 @@ class World:
         return next(iter(self.living(name)), None)
 
     async def end(self, handle: Process, name: str, seconds: float) -> None:
+        if (name, "end") in self.failing:
+            await self.pass_time()
+            raise ActorSilent("Ray's head does not answer")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await handle.ended.wait()

@@ -226,6 +226,25 @@ async def test_a_planned_stop_holds_over_a_manager_and_interrupts_a_start():
 
 
 @on_virtual_time
+async def test_i3_who_cannot_be_killed_now_is_not_taken_for_the_next_life():
+    """As while Ray's head does not answer: what it was told to end would be up again under the number of its end."""
+    made = world()
+    await until(serves(made, 1, 1))
+    for spec in made.specs:
+        made.failing[spec.name, "end"] = "silent"
+    terminating = asyncio.ensure_future(made.keeper.terminate("w-0-0", 1))
+    await asyncio.sleep(LONG)
+    assert not terminating.done()
+    assert stories(made) == {"w-0-0": ["SUD"], "w-0-1": ["SUD"]}
+    made.failing.clear()
+    assert await terminating is Termination.TERMINATED
+    await until(serves(made, 2, 2))
+    sound(made)
+    assert stories(made) == {"w-0-0": ["SUD", "SU"], "w-0-1": ["SUD", "SU"]}
+    made.process.kill()
+
+
+@on_virtual_time
 async def test_a_keeper_that_stumbled_over_an_end_can_be_told_to_begin():  # I10
     made = world(size=1, restart="recoverer")
     await until(serves(made, 1))

@@ -203,13 +203,26 @@ class Rank:
         self.note(stage="stopped" if stopped else "down", reason=reason)
 
     async def end(self, seconds: float) -> None:
-        """See that the process is gone, after `seconds` for ending by itself: its name is needed again."""
+        """See that the process is gone, after `seconds` for ending by itself: its name is needed again.
+
+        Waits until Ray takes the order: who was not killed would be taken for the next life, and for one that goes on.
+        """
         handle, self.handle = self.handle, None
-        with contextlib.suppress(RollbookError):
-            # One that was being made when its cell's start failed has a name, and nobody has its handle.
-            handle = handle or await self._hosts.find(self.name)
-            if handle is not None:
-                await self._hosts.end(handle, self.name, seconds)
+        told = False
+        while True:
+            try:
+                # One that was being made when its cell's start failed has a name, and nobody has its handle.
+                handle = handle or await self._hosts.find(self.name)
+                if handle is not None:
+                    await self._hosts.end(handle, self.name, seconds)
+            except RollbookError as exc:
+                if not told:
+                    told = True
+                    _log.warning("manager.worker.not_ended", worker=self.name, error=str(exc))
+                seconds = 0
+                await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                return
 
     def note(self, **changes: Any) -> None:
         """Change its state, which is asked for with those of all others: a reason that cannot be written hides them."""
