@@ -11,7 +11,7 @@ from support.recovering import NAMES, POLICY, Scene, W
 
 from rollbook.adapters.memory import virtual
 from rollbook.adapters.memory.faults import LogFaults
-from rollbook.events import FleetEnded, RecoveryFailed, RecoveryStarted, WorkerDown, WorkerUncordoned
+from rollbook.events import FleetEnded, RecoveryFailed, RecoveryStarted, WorkerCordoned, WorkerDown, WorkerUncordoned
 from rollbook.events.times import rfc3339
 from rollbook.projections.policy import RecoveryPolicy
 from rollbook.projections.recovery.due import shortest_window
@@ -73,6 +73,34 @@ async def test_who_claimed_another_cell_a_moment_later_waits_for_his_turn():
     assert len(scene.manager.began) == lives
     await scene.say(RecoveryFailed(worker=other, incarnation=1, attempt=1))
     await scene.until(lambda: scene.worker().incarnation == 2 and scene.worker().phase is Phase.SERVING)
+
+
+@on_virtual_time
+async def test_what_is_cordoned_while_it_waits_for_its_turn_is_left_alone_until_it_is_uncordoned():
+    scene = Scene(msgspec.structs.replace(POLICY, parallel=1))
+    await scene.up()
+    other, rank = "rollout-1-0", "rollout-0-1"
+
+    def claimed_by_another(fact):
+        if not isinstance(fact, RecoveryStarted) or fact.worker != W:
+            return []
+        scene.log.before = None
+        return [RecoveryStarted(worker=other, incarnation=1, until="2030-01-01T00:00:00Z")]
+
+    await scene.manager.kill(W)
+    scene.log.before = claimed_by_another
+    lives = list(scene.manager.began)
+    scene.recover("a")
+    await scene.until(lambda: len(scene.facts(RecoveryStarted)) == 2)
+    await scene.say(WorkerCordoned(worker=rank, by="ann", why="I look at it"))
+    await scene.say(RecoveryFailed(worker=other, incarnation=1, attempt=1))
+    await scene.until(lambda: scene.worker().restarts.claim is None)
+    assert scene.worker().restarts.failure == "rollout-0-1 was cordoned by ann before anything was done: I look at it"
+    await asyncio.sleep(60)
+    assert scene.manager._lives[rank].alive
+    assert [one for one in scene.manager.began[len(lives) :] if one[0] in {W, rank}] == []
+    await scene.say(WorkerUncordoned(worker=rank, by="ann", why="seen"))
+    await scene.until(scene.well, 30)
 
 
 @on_virtual_time
@@ -223,13 +251,32 @@ async def test_half_a_restart_is_cleaned_up_and_tried_again():
 
 
 @on_virtual_time
-async def test_a_manager_that_does_not_answer_costs_an_attempt_and_no_worker():
+async def test_a_manager_that_is_away_for_a_while_costs_no_attempt_and_no_worker():
+    """It is asked again within the claim: otherwise all attempts would be over, and the cell cordoned, in seconds."""
     scene = Scene()
     await scene.up()
     scene.recover("a")
     scene.manager.available = False
     await scene.say(WorkerDown(worker=W, incarnation=1, evidence="timeout"))
-    await scene.until(lambda: len(scene.facts(RecoveryFailed)) == 2)
+    await asyncio.sleep(POLICY.claim * 0.8)
+    scene.manager.available = True
+    await scene.until(scene.well)
+    assert (scene.worker().incarnation, len(scene.facts(RecoveryStarted))) == (2, 1)
+    assert scene.facts(RecoveryFailed) == []
+    assert [event for _, event, _ in scene.told].count("recovery.manager_away") == 1
+
+
+@on_virtual_time
+async def test_a_manager_that_stays_away_costs_an_attempt_for_each_claim_and_no_worker():
+    scene = Scene()
+    await scene.up()
+    scene.recover("a")
+    scene.manager.available = False
+    await scene.say(WorkerDown(worker=W, incarnation=1, evidence="timeout"))
+    before = scene.clock.now()
+    await scene.until(lambda: len(scene.facts(RecoveryFailed)) == 2, POLICY.claim * 3)
+    assert scene.clock.now() - before > POLICY.claim * 1.5
+    assert "27 s: the manager in memory was made unavailable" in scene.facts(RecoveryFailed)[0].fact.reason
     scene.manager.available = True
     await scene.until(scene.well)
     assert scene.worker().incarnation == 2

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -23,15 +24,17 @@ from rollbook.projections.log.projector import Projector
 from rollbook.projections.policy import RecoveryPolicy
 from rollbook.projections.ports import Clock, LogUnavailable
 from rollbook.projections.recovery.due import Decisions, Due, Exhausted, claimed, decide, is_its_turn
-from rollbook.projections.recovery.ports import ManagerError, Termination, WorkerManager
+from rollbook.projections.recovery.ports import ManagerError, ManagerUnavailable, Termination, WorkerManager
 from rollbook.projections.state.claims import Claim
 from rollbook.projections.state.worker import Phase
 from rollbook.projections.tell import Tell, tell_nobody
 
+T = TypeVar("T")
+
 LOOK_SECONDS: Final = 0.25
 """Between two looks at the roster."""
 AGAIN_SECONDS: Final = 0.5
-"""Between two tries to write when the log does not answer."""
+"""Between two tries to write when the log does not answer, and two questions to a manager that does not."""
 CLEANING_PART: Final = 0.1
 """Of a claim's time, kept for cleaning up and saying so before the leader ends it."""
 LONGEST_REASON: Final = 300
@@ -50,6 +53,10 @@ class Recovered(msgspec.Struct):
 
 class _Lost(Exception):
     """The claim is not ours any more."""
+
+
+class _Cordoned(Exception):
+    """A person wants it left alone, and nothing was done to it yet."""
 
 
 class Recoverer:
@@ -171,6 +178,10 @@ class Recoverer:
         except _Lost:
             self._tell("recovery.claim_lost", **about, by=self._holder(due.first))
             return
+        except _Cordoned as exc:
+            self._tell("recovery.left_alone", **about, reason=str(exc))
+            await self._fail(due.first, claim, str(exc))
+            return
         if wrong is None:
             self.stats.restored += 1
             self._tell("recovery.restored", **about)
@@ -185,28 +196,49 @@ class Recoverer:
         await self._fail(due.first, claim, wrong)
 
     async def _replace(self, due: Due, claim: int, policy: RecoveryPolicy, until: float) -> str | None:
-        """Why the cell is not up again; None if it is. Raises `_Lost`."""
+        """Why the cell is not up again; None if it is. Raises `_Lost` or `_Cordoned`."""
+        away: list[str] = []
+        answered = partial(self._answered, due.first, claim, away)
         try:
             async with asyncio.timeout(max(0.0, until - self._clock.monotonic())):
                 while not is_its_turn(self._projector.state.roster, due.first, policy):
                     self._require(due.first, claim)
                     await self._clock.sleep(LOOK_SECONDS)
+                self._require_uncordoned(due)
                 former = self._lives(due)
                 for name, incarnation in former.items():
-                    self._require(due.first, claim)
-                    if await self._manager.terminate(name, incarnation) is Termination.STALE:
+                    ended = await answered(partial(self._manager.terminate, name, incarnation))
+                    if ended is Termination.STALE:
                         return f"{name} has begun a life after {incarnation} that is not in the log yet"
-                self._require(due.first, claim)
-                await self._manager.start_cell(due.names)
+                await answered(partial(self._manager.start_cell, due.names))
                 return await self._come_up(due, claim, former)
-        except _Lost:
+        except (_Lost, _Cordoned):
             raise
         except ManagerError as exc:
             return str(exc)
         except TimeoutError:
-            return f"it was not up within {policy.claim * (1 - CLEANING_PART):g} s"
+            return ": ".join((f"it was not up within {policy.claim * (1 - CLEANING_PART):g} s", *away))
         except Exception as exc:  # noqa: BLE001 - a manager is anybody's code: one cell waits for it, not the fleet
             return f"the manager failed: {type(exc).__name__}: {exc}"
+
+    async def _answered(self, first: str, claim: int, away: list[str], ask: Callable[[], Awaitable[T]]) -> T:
+        """What the manager answers; as long as it does not, `away` says why. Raises `_Lost`.
+
+        It is asked again until the claim's time is over: that it is away says nothing of the cell, whose attempts would
+        otherwise be used up, and the cell cordoned, within a minute.
+        """
+        while True:
+            self._require(first, claim)
+            try:
+                answer = await ask()
+            except ManagerUnavailable as exc:
+                if not away:
+                    self._tell("recovery.manager_away", worker=first, reason=str(exc))
+                away[:] = [str(exc)]
+            else:
+                away.clear()
+                return answer
+            await self._clock.sleep(AGAIN_SECONDS)
 
     async def _come_up(self, due: Due, claim: int, former: Mapping[str, int]) -> str | None:
         """Wait until all ranks serve, with which the claim ends. Raises `_Lost` if it ends otherwise."""
@@ -291,6 +323,11 @@ class Recoverer:
     def _require(self, first: str, claim: int) -> None:
         if not self._mine(first, claim):
             raise _Lost
+
+    def _require_uncordoned(self, due: Due) -> None:
+        for name in due.names:
+            if (cordon := self._projector.state.roster.cordons.get(name)) is not None:
+                raise _Cordoned(f"{name} was cordoned by {cordon.by} before anything was done: {cordon.why}")
 
     def _holder(self, first: str) -> str | None:
         found = self._claim(first)
