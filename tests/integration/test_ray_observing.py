@@ -7,7 +7,7 @@ import pytest
 from support.ray import SECONDS, demo_spec
 from support.until import until
 
-from rollbook.adapters.publisher import Publisher
+from rollbook.adapters.publisher import Publisher, PublisherMisconfigured
 from rollbook.adapters.ray.manager import RayWorkerManager
 from rollbook.adapters.ray.spec import InvalidSpec
 from rollbook.events import FleetObserved, ObservedWorker
@@ -60,6 +60,11 @@ async def test_who_lives_is_said_on_change_and_now_and_then_and_never_of_a_pool_
     for sequence, fact in listings(stream).items():
         assert fact.as_of < sequence
         assert not there <= fact.as_of < gone
+
+
+def test_a_manager_that_could_tell_nobody_is_refused_where_it_is_launched(local_ray, fleet):
+    with pytest.raises(PublisherMisconfigured, match="ROLLBOOK_NATS_URL is not in `environ`"):
+        RayWorkerManager.launch([], fleet=fleet, environ={})
 
 
 def test_a_time_between_listings_that_is_none_is_refused(local_ray, fleet):

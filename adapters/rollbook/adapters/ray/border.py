@@ -14,6 +14,7 @@ cluster's verdict (`ActorDiedError`, or no such name) is.
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 import time
 from collections import deque
@@ -27,6 +28,8 @@ T = TypeVar("T")
 
 NAMESPACE: Final = "rollbook"
 """Ray namespace of managers and workers. Drivers have anonymous namespaces of their own unless they are told."""
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+_CREATION: Final = "an error raised in its creation task"
 AGAIN_SECONDS: Final = 0.1
 """Between two tries to reach an actor that Ray cannot reach right now."""
 
@@ -208,8 +211,10 @@ def _broken(exc: Any, asked: str) -> ActorBroken:
 
 
 def cause_of_death(exc: Exception) -> str:
-    """The part of Ray's message that says how an actor died."""
-    text = str(exc)
+    """The part of Ray's message that says how an actor died; of an error with a traceback, its end, which names it."""
+    text = _COLOURS.sub("", str(exc))
+    if _CREATION in text and "\n  File " in text:
+        return f"{_CREATION}: {text.rstrip().rpartition(chr(10))[2].strip()}"[:500]
     for mark in ("The actor is dead because ", "The actor died because of "):
         _, found, told = text.rpartition(mark)
         if found:

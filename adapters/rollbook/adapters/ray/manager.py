@@ -12,6 +12,7 @@ import time
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, Final, Self, TypeVar
 
+from rollbook.adapters.publisher.errors import PublisherMisconfigured
 from rollbook.adapters.ray.actor import CONCURRENCY, ManagerActor
 from rollbook.adapters.ray.border import (
     NAMESPACE,
@@ -83,7 +84,7 @@ class RayWorkerManager:
         and every `observe_seconds`. `seconds` bounds each of the steps. Ray must be initialised.
 
         Raises `InvalidSpec`, `KeptElsewhere` if another manager of the fleet has some of these cells (either way none
-        is started), `InvalidName`, or `FleetMismatch`.
+        is started), `InvalidName`, `FleetMismatch`, or `PublisherMisconfigured` if `environ` names no server.
         """
         validate_name("fleet", fleet)
         if not 0 < observe_seconds < float("inf"):
@@ -91,6 +92,11 @@ class RayWorkerManager:
         listed = [spec for ranks in cells_of(specs).values() for spec in ranks]
         manager = cls(name or manager_name(fleet), namespace)
         nats = {key: value for key, value in environ.items() if key.startswith("ROLLBOOK_NATS_")}
+        if not nats.get("ROLLBOOK_NATS_URL"):
+            raise PublisherMisconfigured(
+                "ROLLBOOK_NATS_URL is not in `environ` (for example nats://host:4222): the manager says there what "
+                "becomes of its workers. Of the server that `rollbook up` embeds, .rollbook/nats.url holds it"
+            )
         made = manager._make(fleet, nats, detached=detached, observe_seconds=observe_seconds, seconds=seconds)
         found = manager.describe(seconds=seconds)
         if (found.fleet, found.detached) != (fleet, detached):
