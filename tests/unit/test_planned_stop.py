@@ -8,7 +8,8 @@ from support.core import CODEC, FLEET
 from support.fleet import Fleet, W, drafted, on_virtual_time
 
 from rollbook.adapters.memory.manager import MemoryWorkerManager
-from rollbook.events import Deregistered, WorkerDown, WorkerDraining, WorkerRetired
+from rollbook.events import Deregistered, RecoveryFailed, RecoveryStarted, WorkerDown, WorkerDraining, WorkerRetired
+from rollbook.events.times import rfc3339
 from rollbook.projections.ending import end
 from rollbook.projections.health.verdicts import Verdicts
 from rollbook.projections.log.projector import Projector
@@ -117,6 +118,21 @@ async def test_what_had_ended_by_itself_is_named_since_a_recoverer_takes_it_for_
         assert (await fleet.stop_worker()).ended_before == {W: "exited: it was killed"}
         policies = {"rollout": RecoveryPolicy()}
         assert [due.first for due in decide(fleet.projector.state.roster, policies, fleet.clock.now()).due] == [W]
+
+
+@pytest.mark.parametrize("over", [False, True])
+@on_virtual_time
+async def test_a_cell_that_is_being_restarted_is_named_since_a_recoverer_goes_on_with_it(over):
+    """`stop` said that it was done, and the cell came up again."""
+    fleet = Stopping()
+    async with fleet.ready():
+        now = fleet.clock.now()
+        claim = RecoveryStarted(worker=W, incarnation=1, at=rfc3339(now), until=rfc3339(now + 60))
+        await fleet._publish(claim)
+        if over:
+            await fleet._publish(RecoveryFailed(worker=W, incarnation=1))
+        await fleet.projector.caught_up()
+        assert (await fleet.stop_worker()).ended_before == {W: "half a restart of its cell"}
 
 
 @on_virtual_time

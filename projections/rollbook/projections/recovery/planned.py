@@ -38,7 +38,8 @@ class Stopped(msgspec.Struct, frozen=True):
     left: dict[str, str]
     """Those that some proxy had not let go of at the deadline, and why."""
     ended_before: dict[str, str] = {}
-    """Those that had ended before, and how: that was not planned, so a recoverer may restart the cell."""
+    """Those that had ended before, and how: that was not planned, so a recoverer may restart the cell. So it may a cell
+    of which a restart is under way, or half done."""
 
 
 async def stop_as_planned(
@@ -66,7 +67,8 @@ async def stop_as_planned(
         raise NothingToStop(f"worker {worker!r} has retired, and nothing of its cell is left")
     ranks = {one.name: one.incarnation for one in cell}
     await _require_managed(ranks, manager)
-    ended = {one.name: _how(one) for one in cell if one.phase is Phase.DOWN and one.evidence in _LASTING}
+    ended = {one.name: "half a restart of its cell" for one in cell if one.restarts and one.restarts.unfinished}
+    ended |= {one.name: _how(one) for one in cell if one.phase is Phase.DOWN and one.evidence in _LASTING}
     for name in ranks:
         await _drain(name, reason, deadline, projector, verdicts)
     left: dict[str, str] = {}
