@@ -267,6 +267,21 @@ async def test_a_manager_that_is_away_for_a_while_costs_no_attempt_and_no_worker
 
 
 @on_virtual_time
+async def test_what_is_cordoned_while_the_manager_is_away_is_left_alone():
+    scene = Scene()
+    await scene.up()
+    scene.recover("a")
+    scene.manager.available = False
+    await scene.say(WorkerDown(worker=W, incarnation=1, evidence="timeout"))
+    await scene.until(lambda: "recovery.manager_away" in [event for _, event, _ in scene.told])
+    await scene.say(WorkerCordoned(worker=W, by="ann", why="I look at it"))
+    await scene.until(lambda: "recovery.left_alone" in [event for _, event, _ in scene.told])
+    scene.manager.available = True
+    await asyncio.sleep(POLICY.claim * 2)
+    assert {(life.incarnation, life.alive) for life in await scene.manager.list_workers()} == {(1, True)}
+
+
+@on_virtual_time
 async def test_a_manager_that_stays_away_costs_an_attempt_for_each_claim_and_no_worker():
     scene = Scene()
     await scene.up()

@@ -207,7 +207,8 @@ class Recoverer:
                 self._require_uncordoned(due)
                 former = self._lives(due)
                 for name, incarnation in former.items():
-                    ended = await answered(partial(self._manager.terminate, name, incarnation))
+                    untouched = due if name == next(iter(former)) else None
+                    ended = await answered(partial(self._manager.terminate, name, incarnation), untouched)
                     if ended is Termination.STALE:
                         return f"{name} has begun a life after {incarnation} that is not in the log yet"
                 await answered(partial(self._manager.start_cell, due.names))
@@ -221,14 +222,18 @@ class Recoverer:
         except Exception as exc:  # noqa: BLE001 - a manager is anybody's code: one cell waits for it, not the fleet
             return f"the manager failed: {type(exc).__name__}: {exc}"
 
-    async def _answered(self, first: str, claim: int, away: list[str], ask: Callable[[], Awaitable[T]]) -> T:
+    async def _answered(
+        self, first: str, claim: int, away: list[str], ask: Callable[[], Awaitable[T]], untouched: Due | None = None
+    ) -> T:
         """What the manager answers; as long as it does not, `away` says why. Raises `_Lost`.
 
-        It is asked again until the claim's time is over: that it is away says nothing of the cell, whose attempts would
+        Raises `_Cordoned` as long as a cell is `untouched`. It is asked again until the claim's time is over: that it is away says nothing of the cell, whose attempts would
         otherwise be used up, and the cell cordoned, within a minute.
         """
         while True:
             self._require(first, claim)
+            if untouched is not None:
+                self._require_uncordoned(untouched)
             try:
                 answer = await ask()
             except ManagerUnavailable as exc:
