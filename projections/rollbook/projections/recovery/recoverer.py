@@ -227,8 +227,9 @@ class Recoverer:
     ) -> T:
         """What the manager answers; as long as it does not, `away` says why. Raises `_Lost`.
 
-        Raises `_Cordoned` as long as a cell is `untouched`. It is asked again until the claim's time is over: that it is away says nothing of the cell, whose attempts would
-        otherwise be used up, and the cell cordoned, within a minute.
+        Raises `_Cordoned` if a cell is that is still `untouched`. It is asked again until the claim's time is over:
+        that it is away says nothing of the cell, whose attempts would otherwise be used up, and the cell cordoned,
+        within a minute.
         """
         while True:
             self._require(first, claim)
