@@ -4,6 +4,7 @@ import msgspec
 
 from rollbook.events import RecoveryStarted, WorkerDown, WorkerSuspected, WorkerUp
 from rollbook.events.times import rfc3339
+from rollbook.projections.deciding import gates
 from rollbook.projections.health import monitor
 from rollbook.projections.health.monitor import Monitor
 from rollbook.projections.health.verdict import Outcome
@@ -74,6 +75,17 @@ def who_sleeps_is_asked(patch):
     patch.setattr(Monitor, "_mark", wide_awake)
 
 
+def who_sleeps_is_routed(patch):
+    """[I2] a suspended worker stays, and is let in, where it is to leave"""
+    standing = gates.standing
+
+    def awake(book, policy, proxy, name):
+        held = standing(book, policy, proxy, name)
+        return None if held is not None and held.gate is gates.Gate.NOT_SUSPENDED else held
+
+    patch.setattr(gates, "standing", awake)
+
+
 def leases_are_not_asked_about(patch):
     """[I3] a lease that is over is a verdict without a question"""
 
@@ -126,6 +138,7 @@ MUTATIONS = (
     verdicts_are_fenced_too_late,
     unknown_is_dead,
     who_sleeps_is_asked,
+    who_sleeps_is_routed,
     leases_are_not_asked_about,
     claims_are_not_fenced,
     claims_never_end,

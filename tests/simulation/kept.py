@@ -157,14 +157,18 @@ class Kept:
             self._world.note(f"{rank.name} {rank.incarnation} answers again")
 
     async def _nap(self, rng) -> None:
-        """It is put to sleep. Who holds it there may die, and the engine may not wake up by itself."""
+        """It is put to sleep, by one whose clock may be wrong, and who may die. It may not wake up by itself."""
         rank, fleet = self._one(rng), self._world.fleet
         if rank is None or not rank.serving:
             return
         incarnation, held = rank.incarnation, rng.random() < 0.5
         seconds = rng.uniform(0.5, 4)
-        until = rfc3339(self._world.clock.now() + seconds + (1.0 if held else 0.0)) if rng.random() < 0.8 else None
-        fleet.say("trainer", rank, WorkerSuspended, reason="offload", until=until)
+        until = ttl = None
+        if rng.random() < 0.8:
+            ttl = seconds + held
+            skew = rng.choice([0.0, 0.0, 3600.0, -3600.0])
+            until = rfc3339(self._world.clock.now() + ttl + skew)
+        fleet.say("trainer", rank, WorkerSuspended, reason="offload", until=until, ttl=ttl)
         self._world.counts["naps"] += 1
         if held or until is None:
             fleet.straggle(self._resume(rank, incarnation, seconds))
