@@ -235,7 +235,7 @@ async def test_i3_of_two_managers_that_are_launched_at_one_moment_with_the_same_
     [refused] = [one for one in launched if isinstance(one, Exception)]
     [manager] = [one for one in launched if isinstance(one, RayWorkerManager)]
     [second] = {*names} - {manager.name}
-    because = f"manager {second!r} cannot keep cell rollout/.* of fleet {fleet!r}: manager {manager.name!r} "
+    because = f"manager {second!r} cannot keep worker rollout-.* of fleet {fleet!r}: manager {manager.name!r} "
     assert isinstance(refused, KeptElsewhere)
     assert re.match(because, str(refused))
     states = {state.name: state for state in manager.wait_until_up(seconds=SECONDS)}
@@ -246,7 +246,7 @@ async def test_i3_of_two_managers_that_are_launched_at_one_moment_with_the_same_
     [apart] = beside.wait_until_up(seconds=SECONDS)
     os.kill(manager_pid(manager), signal.SIGKILL)
     with pytest.raises(KeptElsewhere, match=because):
-        launch(demo_spec("rollout-4-0"), demo_spec(more), name=second)
+        launch(demo_spec("rollout-4-0"), demo_spec(more, cell="9"), name=second)
     assert beside.list_workers(seconds=SECONDS) == [apart]
     kept = manager.wait_until_up(seconds=SECONDS)
     assert {state.name: state.pid for state in kept} == {name: state.pid for name, state in states.items()}

@@ -14,20 +14,32 @@ from rollbook.adapters.ray.claims import Claims, Holder, KeptElsewhere
 CELLS = ("a/0", "a/1", "b//w")
 
 
+def claims(cells):
+    """Each of these has one worker, named as it is."""
+    return [f"{kind} {cell}" for cell in cells for kind in ("cell", "worker")]
+
+
 class World:
     """A store that is a dictionary, and managers that come and go."""
 
     def __init__(self, seed=0):
         self.values = {}
         self.managers = []
+        self.after_delete = None
+        """What happens between the first deletion of a key and the next one."""
         self.random = random.Random(seed)
 
     def get(self, key):
         return self.values.get(key)
 
     def put(self, key, value, *, overwrite):
-        if overwrite or key not in self.values:
+        written = key not in self.values
+        if overwrite or written:
             self.values[key] = value
+        return written and self.random.random() < 0.9
+
+    def keys(self, prefix):
+        return [key for key in self.values if key.startswith(prefix)]
 
     def delete(self, key):
         self.values.pop(key, None)
@@ -35,6 +47,9 @@ class World:
     async def run(self, job, asked):
         await self.pass_time()
         answer = job()
+        if job.func == self.delete and (then := self.after_delete) is not None:
+            self.after_delete = None
+            await then()
         # Who asked may be dead before the answer comes.
         await self.pass_time()
         return answer
@@ -84,7 +99,7 @@ class Manager:
         async with self.one_at_a_time:
             cells = [cell for cell in cells if cell not in self.has]
             try:
-                await self.claims.take(cells)
+                await self.claims.take(claims(cells))
             except KeptElsewhere:
                 return False
             self.has |= set(cells)
@@ -93,16 +108,17 @@ class Manager:
     async def inherit(self, left=CELLS):
         async def is_left(cell):
             await self.world.pass_time()
-            return cell in left
+            return cell.removeprefix("cell ") in left
 
         async with self.one_at_a_time:
-            self.has |= await self.claims.inherit(CELLS, is_left)
+            mine = await self.claims.inherit({f"cell {cell}": [f"worker {cell}"] for cell in CELLS}, is_left)
+            self.has |= {cell.removeprefix("cell ") for cell in mine}
 
     async def release(self, cells):
         async with self.one_at_a_time:
             cells = self.has & set(cells)
             self.has -= cells
-            await self.claims.release(cells)
+            await self.claims.release(claims(cells))
 
 
 @on_virtual_time
@@ -110,10 +126,17 @@ async def test_the_second_is_told_who_has_it_and_gets_nothing_of_what_it_asked_f
     world = World()
     one, two = world.launch("one"), world.launch("two")
     assert await one.take(["a/0", "a/1"])
-    told = "manager 'two' cannot keep cell a/0 and 1 more of fleet 'f': manager 'one' (namespace 'rollbook') keeps it. "
+    told = (
+        "manager 'two' cannot keep worker a/1 and 1 more of fleet 'f': manager 'one' (namespace 'rollbook') keeps it. "
+    )
     with pytest.raises(KeptElsewhere, match=re.escape(told + "Launch these workers under that name, or stop")):
-        await two.claims.take(CELLS)
+        await two.claims.take(claims(CELLS))
+    # Nor a cell by another name with the same worker, nor another worker in the same cell.
+    for claim in ("worker a/0", "cell a/0"):
+        with pytest.raises(KeptElsewhere, match=f"cannot keep {claim} of fleet"):
+            await two.claims.take(["cell c/0", "worker other", claim])
     assert await world.launch("three").take(["b//w"])
+    assert world.keys(b"keeper/f/cell c/0") == world.keys(b"keeper/f/worker other") == []
 
 
 @on_virtual_time
@@ -130,6 +153,34 @@ async def test_what_was_let_go_of_and_what_the_dead_had_is_free_and_nothing_is_l
     assert world.values == {}
 
 
+@on_virtual_time
+async def test_who_gets_but_a_part_of_what_is_left_keeps_none_of_it():
+    world = World()
+    one, two = world.launch("one"), world.launch("two")
+    await one.claims.take(["cell a/0"])
+    await two.inherit(left=CELLS[:1])
+    assert two.has == set()
+    assert len(world.values) == 1
+
+
+@on_virtual_time
+async def test_who_comes_between_two_steps_of_letting_go_keeps_what_he_gets():
+    world = World()
+    former, last, two, three = (world.launch(name) for name in ("former", "last", "two", "three"))
+    await former.take(CELLS[:1])
+    former.begin(asyncio.sleep(0))
+    former.kill()
+    await last.take(CELLS[:1])
+
+    async def come():
+        await two.take(CELLS[:1])
+
+    world.after_delete = come
+    await last.release(CELLS)
+    assert await two.take(CELLS[:1])
+    assert not await three.take(CELLS[:1])
+
+
 @pytest.mark.parametrize("dead", [False, True])
 @pytest.mark.parametrize("seed", range(40))
 def test_of_two_that_want_the_same_at_one_moment_one_gets_it(seed, dead):
@@ -142,12 +193,12 @@ def test_of_two_that_want_the_same_at_one_moment_one_gets_it(seed, dead):
             former.begin(asyncio.sleep(0))
             former.kill()
         one, two = world.launch("one"), world.launch("two")
-        begun = [one.begin(one.take(CELLS)), two.begin(two.take(CELLS[::-1][:2]))]
+        begun = [one.begin(one.take(CELLS)), two.begin(two.take(CELLS[:2]))]
         all_of_it, most_of_it = [await task for task in begun]
         assert all_of_it is not most_of_it
         third = world.launch("three")
         assert not await third.take(CELLS[1:2])
-        assert await third.take(CELLS[:1]) is most_of_it
+        assert await third.take(CELLS[2:]) is most_of_it
 
     run()
 

@@ -92,7 +92,9 @@ class ManagerActor:
                 raise ActorGone("this manager is ending; launch the workers again")
             for cell, asked in cells.items():
                 self._check(cell, asked)
-            former = await self._estate.take([cell for cell in cells if cell not in self._keepers])
+            former = await self._estate.take(
+                {cell: asked for cell, asked in cells.items() if cell not in self._keepers}
+            )
             for cell, asked in cells.items():
                 keeper = self._keepers.get(cell)
                 if keeper is None:
@@ -187,7 +189,7 @@ class ManagerActor:
         await self._ready
         await end(*self._beside, *self._tasks.values())
         await asyncio.gather(*(keeper.stop(reason) for keeper in self._keepers.values()))
-        await self._estate.forget(list(self._keepers))
+        await self._estate.forget({cell: keeper.record.specs for cell, keeper in self._keepers.items()})
         await self._readiness.close()
         flushed = await self._publisher.aclose(seconds)
         return [f"{unsent.what}: {unsent.reason}" for unsent in flushed.unsent]

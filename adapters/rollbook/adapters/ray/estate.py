@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -10,9 +10,10 @@ import msgspec
 import structlog
 
 from rollbook.adapters.ray.border import ActorGone, RayThread, aside, call, find
-from rollbook.adapters.ray.claims import Claims, Description, Holder
+from rollbook.adapters.ray.claims import Claims, Description, Holder, claims_of, of_cell
 from rollbook.adapters.ray.hosts import LOOK_SECONDS, Hosts
 from rollbook.adapters.ray.records import Record, Records
+from rollbook.adapters.ray.spec import Spec
 from rollbook.adapters.ray.store import RayStore
 from rollbook.events import RollbookError
 
@@ -31,26 +32,31 @@ class Estate:
         self._records = Records(fleet, store)
         self._claims = Claims(fleet, me, store, self._blocking, self._is_gone)
 
-    async def take(self, cells: Sequence[str]) -> dict[str, Record]:
+    async def take(self, cells: Mapping[str, Sequence[Spec]]) -> dict[str, Record]:
         """Claim all of these, or none; the records that their former managers left. Raises `KeptElsewhere` too."""
-        await self._claims.take(cells)
+        claims = _claims(cells)
+        await self._claims.take(claims)
         try:
             return await self._read(cells)
         except BaseException:
-            await self._claims.release(cells)
+            await self._claims.release(claims)
             raise
 
     async def inherit(self) -> dict[str, Record]:
         """What was this manager's before it was restarted, and what others left that is alive."""
         records = await self._blocking(self._records.load, "reading the records")
 
-        async def is_left(cell: str) -> bool:
+        by_claim = {of_cell(cell): record for cell, record in records.items()}
+
+        async def is_left(claim: str) -> bool:
             """Who shares his manager's fate may only not be dead yet."""
-            specs = records[cell].specs if records[cell].detached else ()
+            specs = by_claim[claim].specs if by_claim[claim].detached else ()
             return any([await self._hosts.find(spec.name) is not None for spec in specs])
 
         # Read again: the former manager may have lived on and written after the first look.
-        return await self._read(await self._claims.inherit(records, is_left))
+        left = {claim: claims_of(record.cell, record.specs)[:-1] for claim, record in by_claim.items()}
+        mine = await self._claims.inherit(left, is_left)
+        return await self._read(by_claim[claim].cell for claim in mine)
 
     async def save(self, record: Record) -> None:
         """Write the record of a cell. Raises nothing: it is written anew with the next change."""
@@ -59,10 +65,10 @@ class Estate:
         except RollbookError as exc:
             _log.warning("manager.record.not_saved", cell=record.cell, error=str(exc))
 
-    async def forget(self, cells: Sequence[str]) -> None:
+    async def forget(self, cells: Mapping[str, Sequence[Spec]]) -> None:
         """Remove their records, then let go of them."""
         await self._blocking(lambda: self._records.remove(cells), "forgetting the workers")
-        await self._claims.release(cells)
+        await self._claims.release(_claims(cells))
 
     async def _read(self, cells: Iterable[str]) -> dict[str, Record]:
         found: dict[str, Record] = {}
@@ -86,3 +92,7 @@ class Estate:
 
     async def _blocking(self, job: Callable[[], T], asked: str) -> T:
         return await aside(self._threads, job, LOOK_SECONDS, asked)
+
+
+def _claims(cells: Mapping[str, Sequence[Spec]]) -> list[str]:
+    return [claim for cell, specs in cells.items() for claim in claims_of(cell, specs)]

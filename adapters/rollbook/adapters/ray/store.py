@@ -23,8 +23,11 @@ class Store(Protocol):
         """Its value; None if there is no such key."""
         ...
 
-    def put(self, key: bytes, value: bytes, *, overwrite: bool) -> None:
-        """Write it. Without `overwrite` only if there is no such key: of several that try, one does."""
+    def put(self, key: bytes, value: bytes, *, overwrite: bool) -> bool:
+        """Write it. Without `overwrite` only if there is no such key: of several that try, one does.
+
+        Whether there was none for sure; not, where Ray had to ask its head twice.
+        """
         ...
 
     def delete(self, key: bytes) -> None:
@@ -50,9 +53,9 @@ class RayStore:
         value: bytes | None = self._calls["get"](key, namespace=_NAMESPACE)
         return value
 
-    def put(self, key: bytes, value: bytes, *, overwrite: bool) -> None:
+    def put(self, key: bytes, value: bytes, *, overwrite: bool) -> bool:
         """See `Store`."""
-        self._calls["put"](key, value, overwrite=overwrite, namespace=_NAMESPACE)
+        return not self._calls["put"](key, value, overwrite=overwrite, namespace=_NAMESPACE)
 
     def delete(self, key: bytes) -> None:
         """See `Store`."""
