@@ -25,9 +25,9 @@ async def probes():
 
 @asynccontextmanager
 async def served(talk):
-    """A server that answers every POST as `talk` does."""
+    """A server that answers every request as `talk` does."""
     app = web.Application()
-    app.router.add_post("/{path:.*}", talk)
+    app.router.add_route("*", "/{path:.*}", talk)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
@@ -72,9 +72,26 @@ async def test_nobody_listens_is_refused(ask):
     assert finding.reason == f"GET {url}/health failed: connection refused"
 
 
-async def test_another_answer_is_unhealthy(ask):
-    async with http_worker() as worker:
-        assert (await ask(worker.url, policy=HealthPolicy(path="/nowhere"))).outcome is Outcome.UNHEALTHY
+@pytest.mark.parametrize("deep", [False, True])
+async def test_i3_a_page_that_nobody_has_answered_may_be_the_wrong_one(probes, deep):
+    """A pool whose path is misspelt is not shot; a worker that has lost its page is."""
+    status = 404
+
+    async def talk(request):
+        return web.json_response({"text": "a"}, status=status)
+
+    check = probes.check(HealthPolicy(path="/healht", deep="sglang"), None)
+    async with served(talk) as url:
+        finding = await check(subject(url, deep=deep))
+        assert finding.outcome is Outcome.UNKNOWN
+        assert f"health.{'deep' if deep else 'path'} right?" in finding.reason
+        status = 500
+        assert (await check(subject(url, deep=deep))).outcome is Outcome.UNHEALTHY
+        status = 200
+        assert await check(subject(url, deep=deep)) == OK
+        status = 404
+        assert (await check(subject(url, deep=deep))).outcome is Outcome.UNHEALTHY
+        assert (await check(subject(url, deep=not deep))).outcome is Outcome.UNKNOWN
 
 
 async def test_no_http_and_a_broken_connection_are_unhealthy(ask):

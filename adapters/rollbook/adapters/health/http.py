@@ -23,6 +23,15 @@ if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
 _BUSY: Final = frozenset({HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.TOO_MANY_REQUESTS})
+_NO_SUCH_PAGE: Final = frozenset(
+    {
+        HTTPStatus.UNAUTHORIZED,
+        HTTPStatus.FORBIDDEN,
+        HTTPStatus.NOT_FOUND,
+        HTTPStatus.METHOD_NOT_ALLOWED,
+        HTTPStatus.NOT_IMPLEMENTED,
+    }
+)
 _OURS: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL, errno.ENETUNREACH, errno.ENETDOWN}
 )
@@ -62,13 +71,19 @@ class HttpProbes:
 
 
 class HttpCheck:
-    """The `Check` of one pool."""
+    """The `Check` of one pool.
+
+    Before anybody of the pool has answered a question, "there is no such page here" is not taken for illness: the
+    wrong one may be asked for.
+    """
 
     def __init__(self, probes: HttpProbes, policy: HealthPolicy, model: str | None) -> None:
         self._probes = probes
         self._path = policy.path
         self._deep = policy.deep
         self._model = model
+        self._answered: set[bool] = set()
+        """Which questions somebody has answered: deep ones, and the others."""
 
     async def __call__(self, subject: Subject) -> Finding:
         """One GET, or one POST that generates a token."""
@@ -80,12 +95,12 @@ class HttpCheck:
                 asked = f"GET {subject.url}{self._path}"
                 session = self._probes.session(kept=True)
                 async with session.get(subject.url + self._path, allow_redirects=False) as response:
-                    return _finding(asked, response, subject)
+                    return self._heard(asked, response, subject)
             session = self._probes.session(kept=False)
             path, body = await self._question(session, subject)
             asked = f"POST {subject.url}{path}"
             async with session.post(subject.url + path, json=body, allow_redirects=False) as response:
-                finding = _finding(asked, response, subject)
+                finding = self._heard(asked, response, subject)
                 return finding if finding != OK else self._token(asked, await read_answer(response))
         except aiohttp.ClientConnectorError as exc:
             return Finding(_unconnected(exc), f"{asked} failed: {in_words(exc)}")
@@ -95,6 +110,16 @@ class HttpCheck:
             return Finding(Outcome.UNKNOWN, f"it cannot be asked at {subject.url}: {in_words(exc)}")
         except (aiohttp.ClientError, OSError, ValueError) as exc:
             return Finding(Outcome.UNHEALTHY, f"{asked} failed: {in_words(exc)}")
+
+    def _heard(self, asked: str, response: ClientResponse, subject: Subject) -> Finding:
+        finding = _finding(asked, response, subject)
+        if finding == OK:
+            self._answered.add(subject.deep)
+        elif response.status in _NO_SUCH_PAGE and subject.deep not in self._answered:
+            key = "deep" if subject.deep else "path"
+            doubt = f"nobody of the pool has answered that yet: is health.{key} right?"
+            return Finding(Outcome.UNKNOWN, f"{finding.reason}, and {doubt}")
+        return finding
 
     async def _question(self, session: ClientSession, subject: Subject) -> tuple[str, dict[str, Any]]:
         """What makes a server of this kind generate one token."""

@@ -33,8 +33,8 @@ _PART: Final = 0.9
 class RayCheck:
     """The `Check` of one pool. `namespace` is that of its actors.
 
-    Before any actor of the pool has answered, one that is not there under its name is not taken for dead: the name may
-    be wrong.
+    Before any actor of the pool has answered, one that is not there under its name is not taken for dead, and one
+    without the method not for ill: the name may be wrong.
     """
 
     def __init__(self, policy: HealthPolicy, namespace: str | None = None) -> None:
@@ -78,6 +78,9 @@ class RayCheck:
         except ActorBroken as exc:
             return Finding(Outcome.UNHEALTHY, str(exc))
         except AttributeError:
-            return Finding(Outcome.UNHEALTHY, f"{asked} has no method {self._policy.method!r}")
+            return Finding(
+                Outcome.UNHEALTHY if self._met else Outcome.UNKNOWN,
+                f"{asked} has no method {self._policy.method!r}; is health.method right?",
+            )
         self._met = True
         return finding_of(answer)
