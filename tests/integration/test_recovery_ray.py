@@ -311,6 +311,8 @@ async def test_a_planned_stop_takes_a_cell_from_the_router_before_its_processes_
                 return await asyncio.to_thread(routed, router)
 
             await until(look, lambda now: now == {url}, SECONDS)
+            # Listed is not confirmed yet, and a router that stands still from here on would confirm nothing.
+            await until(lambda: asyncio.to_thread(order, Registered), lambda told: told == [(Registered, W)], SECONDS)
             seen = []
             with command(stream, local_ray, tmp_path, "stop", W, "--reason", "scale down") as process:
                 with router.stopped():
