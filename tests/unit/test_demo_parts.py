@@ -52,7 +52,15 @@ REPORT = Report(
     disturbances=(),
     falls=(),
     requests=Requests(
-        sent=700, per_second=23.3, failed=9, failures={"x": 6, "y": 3}, wrong=0, late=2, unregistered=0, early=1
+        sent=700,
+        per_second=23.3,
+        failed=9,
+        failures={"x": 6, "y": 3},
+        wrong=0,
+        late=2,
+        unregistered=0,
+        early=1,
+        foreign=0,
     ),
     registered={"rollout-1-0": 13, "rollout-0-0": 2},
     facts=80,

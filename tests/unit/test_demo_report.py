@@ -7,6 +7,7 @@ import pytest
 
 from rollbook.adapters.demo.records import Disturbance, Fall, Foreign, Kill, Listed, Request, RouterRestart, Run
 from rollbook.adapters.demo.report import Report, judge
+from rollbook.adapters.demo.text import render
 from rollbook.events import (
     Codec,
     Deregistered,
@@ -463,6 +464,13 @@ def test_an_intent_that_died_with_its_leader_breaks_nothing_once_its_successor_h
     assert "Registering of rollout-1-0 1 has no outcome" in only(judge(run_of(log)), name)
     log.add(7.6, Registered(**about, cause=log.add(7.6, Registering(**about), by=OTHER)), by=OTHER)
     assert broken(judge(run_of(log))) == {}
+
+
+def test_what_the_foreign_entry_served_was_sent_too() -> None:
+    run = storm(reported())
+    requests = judge(run).requests
+    assert (requests.sent, requests.foreign) == (len(run.requests) + 4, 4)
+    assert "4 served by the stranger's entry" in str(render(judge(run)))
 
 
 def test_a_foreign_entry_that_is_gone_breaks_i11() -> None:

@@ -92,6 +92,8 @@ class Requests(msgspec.Struct, frozen=True, kw_only=True):
     """Served by a life that was deregistered before the request was sent."""
     early: int
     """Served by a new life before it was registered: it came back on a URL that was still listed. Breaks nothing."""
+    foreign: int
+    """Served by the stranger that the demo put into the router."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,13 +199,16 @@ def _requests(run: Run, history: History) -> Requests:
     failures = Counter(request.failure for request in run.requests if request.failure is not None)
     served = [request for request in run.requests if request.failure is None]
     seconds = max((request.sent for request in run.requests), default=run.began) - run.began
+    foreign = 0 if run.foreign is None else run.foreign.served
+    sent = len(run.requests) + foreign
     return Requests(
-        sent=len(run.requests),
-        per_second=len(run.requests) / seconds if seconds > 0 else 0.0,
+        sent=sent,
+        per_second=sent / seconds if seconds > 0 else 0.0,
         failed=failures.total(),
         failures=dict(failures.most_common()),
         wrong=sum(wrong(request, history) is not None for request in served),
         late=sum(late(request, history) for request in served),
         unregistered=sum(unregistered(request, history) for request in served),
         early=sum(early(request, history) for request in served),
+        foreign=foreign,
     )

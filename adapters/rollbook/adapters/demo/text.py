@@ -122,6 +122,7 @@ def _figures(report: Report) -> list[Line]:
         *_block("", f"{requests.wrong} served by a wrong or dead incarnation"),
         *_block("", f"{requests.late} served by a life that stood still, was given up, and was still listed"),
         *_block("", f"{requests.early} served by a new incarnation before it was registered"),
+        *_block("", *([f"{requests.foreign} served by the stranger's entry"] if requests.foreign else [])),
         *_block("router", *restarts, f"lists at the end: {listed}"),
         *_block("programs", *falls),
         *_block("log", f"{report.facts} facts; the replay was compared with the live state at {report.sequence}"),
