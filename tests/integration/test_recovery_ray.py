@@ -273,9 +273,10 @@ async def test_a_planned_stop_by_command_is_left_alone_by_recoverers(launch, str
         with command(stream, local_ray, tmp_path, "stop", W, "--reason", "scale down") as process:
             printed, _ = await asyncio.to_thread(process.communicate, timeout=SECONDS)
         assert (process.returncode, printed.split()) == (0, list(CELL))
+        stopped = ["Started 1", "Up 1", "Draining 1", "Down 1"]
         for name in CELL:
             facts = await facts_once(stream, name, lambda facts: "Down 1" in told(facts))
-            assert told(facts) == ["Started 1", "Up 1", "Draining 1", "Down 1"]
+            assert told(facts) == stopped
             (down,) = [fact for fact in facts if isinstance(fact, WorkerDown)]
             assert down.evidence == "planned"
         # Who reads the log in order and restarts what died later has seen the stop.
@@ -283,7 +284,13 @@ async def test_a_planned_stop_by_command_is_left_alone_by_recoverers(launch, str
         await facts_once(stream, other, up(2))
         assert one.stats.claimed == 1
     for name in CELL:
-        assert told(facts_about(stream, name)) == ["Started 1", "Up 1", "Draining 1", "Down 1"]
+        assert told(facts_about(stream, name)) == stopped
+    for name, code in ((W, 0), ("rollout-7-0", 1)):
+        with command(stream, local_ray, tmp_path, "start", name) as process:
+            printed, _ = await asyncio.to_thread(process.communicate, timeout=SECONDS)
+        assert (process.returncode, printed.split()) == (code, [name] if code == 0 else [])
+    for name in CELL:
+        assert told(await facts_once(stream, name, up(2))) == [*stopped, "Started 2", "Up 2"]
 
 
 async def test_a_planned_stop_takes_a_cell_from_the_router_before_its_processes_end(

@@ -73,6 +73,7 @@ def _commands() -> App:
     commands.command(monitor.monitor, help_epilogue=monitor.EXAMPLE)
     commands.command(recover.recover, help_epilogue=recover.EXAMPLE)
     commands.command(recover.stop, help_epilogue=recover.STOP_EXAMPLE)
+    commands.command(recover.start, help_epilogue=recover.START_EXAMPLE)
     commands.command(status.status, help_epilogue=status.EXAMPLE)
     commands.command(plan.plan, help_epilogue=plan.EXAMPLE)
     commands.command(reconcile.reconcile, help_epilogue=reconcile.EXAMPLE)

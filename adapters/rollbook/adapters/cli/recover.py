@@ -1,4 +1,4 @@
-"""`rollbook recover` restarts what is down, in the foreground; `rollbook stop` stops a cell in order."""
+"""`rollbook recover` restarts what is down, `stop` stops a cell in order, `start` begins it again."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from rollbook.adapters.cli.common import ConfigFile, asked_to_stop, load_config, run, start_logs
+from rollbook.adapters.cli.common import ConfigFile, asked_to_stop, load_config, parse_timeout, run, start_logs
 from rollbook.adapters.cli.exits import Exit, UsageError
 from rollbook.adapters.cli.output import out, say
 from rollbook.adapters.cli.people import publisher_name, who
 from rollbook.adapters.settings import Config, RayProvider
+from rollbook.events import validate_name
 
 if TYPE_CHECKING:
-    from rollbook.projections.recovery.ports import WorkerManager
+    from rollbook.adapters.ray.cells import RayCells
 
 EXAMPLE = """\
 Example:
@@ -35,6 +36,14 @@ Example:
     rollbook stop rollout-3-0 --reason "its node goes down" --deadline 120
 
 Exit 3: it was stopped although some proxy still had it when the deadline was over."""
+
+START_EXAMPLE = """\
+Example:
+
+    rollbook start rollout-3-0
+    rollbook start rollout-3-0 --timeout 30m
+
+It is up when its workers answer: `rollbook wait --worker rollout-3-0` waits for that."""
 
 Name = Annotated[
     str | None,
@@ -68,6 +77,19 @@ def stop(
     found = load_config(config)
     start_logs()
     return run(_stop(found, worker, reason, deadline))
+
+
+def start(
+    worker: Annotated[str, Parameter(help="Its name, such as rollout-3-0; its whole cell is started.")],
+    /,
+    *,
+    timeout: Annotated[str, Parameter(help="For its processes to be made: they may wait for room.")] = "10m",
+    config: ConfigFile = None,
+) -> Exit:
+    """Begin a life of a cell that was stopped, or given up; a cell that lives is left as it is."""
+    found = load_config(config)
+    start_logs()
+    return run(_start(found, worker, parse_timeout(timeout)))
 
 
 async def _recover(config: Config, name: str | None) -> Exit:
@@ -112,8 +134,15 @@ async def _stop(config: Config, worker: str, reason: str, deadline: float) -> Ex
     return Exit.WAITED if stopped.left else Exit.DONE
 
 
+async def _start(config: Config, worker: str, seconds: float) -> Exit:
+    async with _open_manager(config) as manager:
+        await manager.begin(validate_name("worker", worker), seconds)
+    out(worker)
+    return Exit.DONE
+
+
 @contextlib.asynccontextmanager
-async def _open_manager(config: Config) -> AsyncGenerator[WorkerManager]:
+async def _open_manager(config: Config) -> AsyncGenerator[RayCells]:
     """Who starts and ends the workers. Raises `UsageError` for a provider that cannot."""
     from rollbook.adapters.bootstrap import open_provider
 

@@ -31,6 +31,10 @@ class RayCells:
         """See `WorkerManager`."""
         await self._asked(self._client.start_cells(list(workers), START_SECONDS, recovering=True))
 
+    async def begin(self, worker: str, seconds: float) -> None:
+        """As `start_cell`, by a person's word: the cell of `worker`, also where the manager restarts it by itself."""
+        await self._asked(self._client.start_cells([worker], seconds))
+
     async def stop_cell(self, workers: Sequence[str], reason: str) -> None:
         """See `WorkerManager`."""
         await self._asked(self._client.stop_cells(list(workers), reason, STOP_SECONDS))
