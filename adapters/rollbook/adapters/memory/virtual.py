@@ -15,6 +15,7 @@ line of it runs either, and then it goes on where it was, in a world that has go
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import heapq
 import itertools
@@ -188,6 +189,8 @@ class VirtualLoop(base_events.BaseEventLoop):
             process: Process | None = handle._context.get(_process)  # type: ignore[attr-defined]
             if process is None or (process.alive and not process.keep(handle)):
                 handle._run()
+            elif not process.alive:
+                _forget(handle)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Cancelled timers are dropped when their time comes."""
@@ -210,6 +213,14 @@ class VirtualLoop(base_events.BaseEventLoop):
     def _complaint(self, what: str) -> str:
         told = [f"  {task.get_name()}: {_where(task)}" for task in self._tasks() if not _is_dead(task.context)]
         return "\n".join([f"at {self._now:.6f} s {what}", *told])
+
+
+def _forget(handle: asyncio.Handle) -> None:
+    """Never run it. A dropped async generator's closing may be among it, which Python 3.13 complains of otherwise."""
+    for argument in handle._args or ():
+        if isinstance(argument, Coroutine):
+            with contextlib.suppress(RuntimeError):  # the generator is being closed already
+                argument.close()
 
 
 def _ignore(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -60,6 +60,9 @@ def _host(url: str, host: str, *, in_brackets: bool) -> str:
             raise _unusable(url, f"{host!r} is not an IPv6 address") from exc
         if address.scope_id is not None:
             raise _unusable(url, "an IPv6 address with a zone means something else on every machine")
+        if (mapped := address.ipv4_mapped) is not None:
+            # As routers write it, and Python did before 3.13.
+            return f"[::ffff:{int(mapped) >> 16:x}:{int(mapped) & 0xFFFF:x}]"
         return f"[{address.compressed}]"
     if not _HOST.fullmatch(host):
         raise _unusable(url, f"{host!r} is not a host")
