@@ -204,39 +204,22 @@ async def test_what_the_monitor_has_not_heard_of_supersedes_its_verdict_too():  
         assert [fact.seen for fact in fleet.said()] == [as_of]
 
 
+@pytest.mark.parametrize("sleeper", [W, "rollout-0-1"])
 @on_virtual_time
-async def test_who_sleeps_is_not_asked_and_not_dead_and_is_asked_again_afterwards():
-    async with scene() as fleet:
-        await fleet.up()
-        await fleet.until(lambda: fleet.asked)
-        await fleet.say(WorkerSuspended(worker=W, incarnation=1, reason="weights"))
-        await asyncio.sleep(1)
-        fleet.answers[W] = FAILING
-        before = len(fleet.asked)
-        await asyncio.sleep(100)
-        assert len(fleet.asked) == before
-        del fleet.answers[W]
-        await fleet.say(WorkerResumed(worker=W, incarnation=1))
-        await fleet.until(lambda: len(fleet.asked) > before, 5)
-        assert fleet.said() == []
-
-
-@on_virtual_time
-async def test_i3_nobody_is_asked_whose_cell_sleeps_in_part():
+async def test_i3_who_sleeps_is_not_asked_nor_is_the_rest_of_his_cell_until_he_wakes(sleeper):
     async with scene() as fleet:
         cell = {"cell_size": 2, "cell_incarnation": 1}
-        other = "rollout-0-1"
         fleet.place()
-        await fleet.say(WorkerUp(worker=W, incarnation=1, **cell), WorkerUp(worker=other, incarnation=1, **cell))
+        await fleet.say(*(WorkerUp(worker=name, incarnation=1, **cell) for name in (W, "rollout-0-1")))
         await fleet.until(lambda: fleet.asked)
-        await fleet.say(WorkerSuspended(worker=other, incarnation=1, reason="weights"))
+        await fleet.say(WorkerSuspended(worker=sleeper, incarnation=1, reason="weights"))
         await asyncio.sleep(1)
         fleet.answers[W] = FAILING
         before = len(fleet.asked)
         await asyncio.sleep(100)
         assert len(fleet.asked) == before
         del fleet.answers[W]
-        await fleet.say(WorkerResumed(worker=other, incarnation=1))
+        await fleet.say(WorkerResumed(worker=sleeper, incarnation=1))
         await fleet.until(lambda: len(fleet.asked) > before, 5)
         assert fleet.said() == []
 

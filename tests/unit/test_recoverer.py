@@ -51,35 +51,10 @@ async def test_no_more_cells_at_once_than_allowed_by_any_number_of_recoverers():
     assert scene.most_at_once == 1
 
 
-@on_virtual_time
-async def test_who_claimed_another_cell_a_moment_later_waits_for_his_turn():
-    scene = Scene(msgspec.structs.replace(POLICY, parallel=1))
+async def overtaken():
+    """A scene in which a recoverer waits for its turn, the worker claimed before, and the lives begun before that."""
+    scene, other = Scene(msgspec.structs.replace(POLICY, parallel=1)), "rollout-1-0"
     await scene.up()
-    other = "rollout-1-0"
-
-    def claimed_by_another(fact):
-        if not isinstance(fact, RecoveryStarted) or fact.worker != W:
-            return []
-        scene.log.before = None
-        return [RecoveryStarted(worker=other, incarnation=1, until="2030-01-01T00:00:00Z")]
-
-    await scene.manager.kill(W)
-    scene.log.before = claimed_by_another
-    lives = len(scene.manager.began)
-    scene.recover("a")
-    await scene.until(lambda: len(scene.facts(RecoveryStarted)) == 2)
-    await asyncio.sleep(5)
-    assert scene.worker().restarts.claim.by == "a"
-    assert len(scene.manager.began) == lives
-    await scene.say(RecoveryFailed(worker=other, incarnation=1, attempt=1))
-    await scene.until(lambda: scene.worker().incarnation == 2 and scene.worker().phase is Phase.SERVING)
-
-
-@on_virtual_time
-async def test_what_is_cordoned_while_it_waits_for_its_turn_is_left_alone_until_it_is_uncordoned():
-    scene = Scene(msgspec.structs.replace(POLICY, parallel=1))
-    await scene.up()
-    other, rank = "rollout-1-0", "rollout-0-1"
 
     def claimed_by_another(fact):
         if not isinstance(fact, RecoveryStarted) or fact.worker != W:
@@ -92,6 +67,22 @@ async def test_what_is_cordoned_while_it_waits_for_its_turn_is_left_alone_until_
     lives = list(scene.manager.began)
     scene.recover("a")
     await scene.until(lambda: len(scene.facts(RecoveryStarted)) == 2)
+    return scene, other, lives
+
+
+@on_virtual_time
+async def test_who_claimed_another_cell_a_moment_later_waits_for_his_turn():
+    scene, other, lives = await overtaken()
+    await asyncio.sleep(5)
+    assert scene.worker().restarts.claim.by == "a"
+    assert scene.manager.began == lives
+    await scene.say(RecoveryFailed(worker=other, incarnation=1, attempt=1))
+    await scene.until(lambda: scene.worker().incarnation == 2 and scene.worker().phase is Phase.SERVING)
+
+
+@on_virtual_time
+async def test_what_is_cordoned_while_it_waits_for_its_turn_is_left_alone_until_it_is_uncordoned():
+    (scene, other, lives), rank = await overtaken(), "rollout-0-1"
     await scene.say(WorkerCordoned(worker=rank, by="ann", why="I look at it"))
     await scene.say(RecoveryFailed(worker=other, incarnation=1, attempt=1))
     await scene.until(lambda: scene.worker().restarts.claim is None)
