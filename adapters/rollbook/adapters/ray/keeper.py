@@ -18,7 +18,8 @@ import contextlib
 import math
 import random
 from asyncio import Future
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -29,8 +30,9 @@ from rollbook.adapters.ray.border import ActorSilent
 from rollbook.adapters.ray.hosts import Hosts
 from rollbook.adapters.ray.rank import Over, Rank
 from rollbook.adapters.ray.records import Record
-from rollbook.adapters.ray.seat import Neighbour, Seat, needs
-from rollbook.adapters.ray.spec import WorkerSpec, WorkerState
+from rollbook.adapters.ray.seat import Neighbour
+from rollbook.adapters.ray.seating import Neighbours, first_ports, seated, shared
+from rollbook.adapters.ray.spec import WorkerState
 from rollbook.events import Evidence, RecoveryFailed, RecoveryStarted, RollbookError
 from rollbook.projections.ending import end
 from rollbook.projections.recovery.ports import NotStarted, Termination
@@ -46,9 +48,6 @@ ANSWER_SECONDS: Final = 20.0
 _SHORTLY: Final = 0.05
 
 _log = structlog.get_logger()
-
-Neighbours = Callable[[str], Neighbour | None]
-"""Where a worker of the fleet is reached in its present life; None if that is not known yet."""
 
 
 class Keeper:
@@ -302,40 +301,21 @@ class Keeper:
         await self._keep(incarnations=numbers, numbering=False)
         former = self.record.ports
         places = await together({rank.name: rank.reserve(former.get(rank.name, {})) for rank in self.ranks})
-        self.places = _shared(self.ranks[0].spec, places)
-        await self._keep(ports={name: _numbers(place) for name, place in self.places.items()})
-        await together({rank.name: self._seated(rank, numbers, life) for rank in self.ranks})
+        self.places = shared(self.ranks[0].spec, places)
+        await self._keep(ports={name: first_ports(place) for name, place in self.places.items()})
+        told = partial(
+            seated,
+            numbers=numbers,
+            cell_incarnation=life,
+            rank0=self.ranks[0].name,
+            places=self.places,
+            neighbours=self._neighbours,
+        )
+        await together({rank.name: told(rank) for rank in self.ranks})
         self._served = _now()
         for rank in self.ranks:
             rank.up()
         await self._keep(served=True)
-
-    async def _seated(self, rank: Rank, numbers: Mapping[str, int], life: int) -> None:
-        """Start one, once everybody is known whom its templates name."""
-        wanted = needs(rank.spec.templates())
-        until = _now() + rank.spec.start_seconds
-        while True:
-            known = {name: found for name, _ in wanted if (found := self._neighbours(name)) is not None}
-            missing = [
-                f"{name}.{kind}" for name, kind in wanted if name not in known or kind not in known[name].addresses
-            ]
-            if not missing:
-                break
-            rank.note(reason=f"it waits for the address {missing[0]}, which it is to be told")
-            if _now() > until:
-                raise Over(rank.name, "exited", f"there is no address {missing[0]}, which it was to be told")
-            await asyncio.sleep(_SHORTLY)
-        seat = Seat(
-            name=rank.name,
-            incarnation=numbers[rank.name],
-            rank=rank.spec.place.rank,
-            cell_size=len(self.ranks),
-            cell_incarnation=life,
-            host=rank.state.node or "",
-            rank0=self.ranks[0].name,
-            workers=known | self.places,
-        )
-        await rank.begin(seat)
 
     async def _next_life(self) -> int:
         """One above all numbers that the log has given to any of its workers, which no former life of it can have had.
@@ -402,14 +382,3 @@ class Keeper:
 def _now() -> float:
     """The loop's clock."""
     return asyncio.get_running_loop().time()
-
-
-def _shared(rank0: WorkerSpec, places: Mapping[str, Neighbour]) -> dict[str, Neighbour]:
-    """The places, each with what only rank 0 listens on, and all are told."""
-    own = places[rank0.name].addresses
-    shared = {info.name: own[info.name] for info in rank0.ports if info.per == "master" and info.name in own}
-    return {name: Neighbour(place.addresses | shared, place.urls) for name, place in places.items()}
-
-
-def _numbers(place: Neighbour) -> dict[str, int]:
-    return {kind: address.port for kind, address in place.addresses.items()}
