@@ -207,6 +207,16 @@ async def test_keeps_port_token_and_store_over_a_restart_of_its_owner(start, fol
     assert await append(second) == [2]
 
 
+async def test_waits_for_its_port_while_the_last_one_lets_go_of_it(start):
+    """The threads of a killed server do not end at one moment."""
+    server, first = await start()
+    await server.stop()
+    with socket.create_server(("127.0.0.1", int(first.rpartition(":")[2]))) as held:
+        asyncio.get_running_loop().call_later(0.2, held.close)
+        _, second = await start()
+    assert second == first
+
+
 async def test_takes_another_port_when_the_last_one_is_taken(start):
     server, first = await start()
     await server.stop()

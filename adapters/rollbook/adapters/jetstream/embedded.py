@@ -40,6 +40,8 @@ HEALTHY_AFTER: Final = 30.0
 """Seconds after which earlier deaths are forgotten."""
 SLOWEST_RESTART: Final = 3.0
 """Seconds between two starts, at most."""
+LET_GO_SECONDS: Final = 1.0
+"""For whoever has the port of the last time to let go of it, before another one is taken."""
 _ANY: Final = -1
 """As a port: nats-server takes one that is free."""
 
@@ -73,7 +75,7 @@ class EmbeddedServer:
         try:
             await self._end_leftover()
             self._kept = self._folder.kept()
-            self._kept.port = await self._launch(self._choose_port())
+            self._kept.port = await self._launch(await self._choose_port())
             self._folder.keep(self._kept)
             url = f"nats://{self._kept.token}@127.0.0.1:{self._kept.port}"
             self._folder.announce(url)
@@ -85,14 +87,18 @@ class EmbeddedServer:
         _log.info("nats.embedded.started", port=self._kept.port, pid=self.pid, store=str(self._folder.store))
         return url
 
-    def _choose_port(self) -> int:
-        if self._fixed and not _is_free(self._fixed):
+    async def _choose_port(self) -> int:
+        port = self._fixed or self._kept.port
+        # Of a server that was killed the first thread may be gone, and the others still be letting go of the port.
+        until = time.monotonic() + LET_GO_SECONDS
+        while port and time.monotonic() < until:
+            if _is_free(port):
+                return port
+            await asyncio.sleep(0.01)
+        if self._fixed:
             raise EmbeddedError(
                 f"port {self._fixed} on 127.0.0.1 is in use; stop what listens there, or ask for another port"
             )
-        port = self._fixed or self._kept.port
-        if port and _is_free(port):
-            return port
         return next(filter(_is_free, rotated(random.randrange(1 << 16))), _ANY)  # noqa: S311 - no secret
 
     async def stop(self) -> None:
