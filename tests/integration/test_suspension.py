@@ -50,7 +50,7 @@ def results(receipts):
 
 
 def suspended_at_last(publisher, name):
-    """A life that began within the last milliseconds may be one that began after the call, so it is not meant."""
+    """A life that another began within the last milliseconds may have begun after the call, so it is not meant."""
     until = time.monotonic() + DEADLINE
     while True:
         try:
@@ -150,17 +150,13 @@ async def watching(monitor, count):
 
 TRAINER = """
 import os, sys
-from rollbook.adapters.publisher import IncarnationUnknown, Publisher
+from rollbook.adapters.publisher import Publisher
 from rollbook.events import WorkerUp
 
 publisher = Publisher(sys.argv[1], sys.argv[2], name="trainer")
 publisher.publish(WorkerUp(worker="rollout-0-0", incarnation=1)).result(30)
-while True:
-    try:
-        publisher.suspend(["rollout-0-0"], reason="offload", ttl=float(sys.argv[3]))[0].result(30)
-    except IncarnationUnknown:
-        continue  # it began within the last milliseconds
-    os._exit(7)
+publisher.suspend(["rollout-0-0"], reason="offload", ttl=float(sys.argv[3]))[0].result(30)
+os._exit(7)
 """
 
 

@@ -14,7 +14,7 @@ from rollbook.adapters.publisher.entry import Attempt, Entry, Fence, LifeNumber
 from rollbook.adapters.publisher.errors import IncarnationUnknown, Refused
 from rollbook.adapters.publisher.link import Link
 from rollbook.adapters.publisher.memory import Memory
-from rollbook.adapters.publisher.reader import Reader
+from rollbook.adapters.publisher.reader import Census, Reader
 from rollbook.adapters.publisher.receipt import Superseded
 from rollbook.events import Codec, Draft, WorkerFact
 from rollbook.events.subjects import operator_worker_subject
@@ -22,6 +22,8 @@ from rollbook.projections.ports import AppendConflict
 
 SAFE_REPEAT: Final = 60.0
 """Seconds. A fact first sent longer ago is looked for before it is sent again: the duplicate window is two minutes."""
+_CLOCK_QUESTIONS: Final = 5
+"""How often the log is asked for the time before it is left open whether a life began before a call."""
 _MAX_HEADERS: Final = 512
 """Bytes that the headers of a publish may take of the server's max_payload."""
 
@@ -75,10 +77,9 @@ class Delivery:
         """Find the life that was the current one at the call. Raises `IncarnationUnknown` if that cannot be known."""
         fact = _worker_fact(entry)
         census = await self._reader.census(fact.worker)
-        called = entry.called + await self._reader.clock()
         if not census.incarnation:
             raise IncarnationUnknown(f"the log knows no life of {fact.worker}; publish with its incarnation")
-        if census.began > called:
+        if not await self._began_before_the_call(census, entry):
             raise IncarnationUnknown(
                 f"{fact.worker} began its life {census.incarnation} after this fact was published; the fact is about "
                 "an earlier life, which is over anyway"
@@ -86,6 +87,15 @@ class Delivery:
         entry.fact = msgspec.structs.replace(fact, incarnation=census.incarnation)
         entry.seen = max(entry.seen, census.sequence)
         entry.ask = False
+
+    async def _began_before_the_call(self, census: Census, entry: Entry) -> bool:
+        """Whether that is certain. By the log's clock it is less so the longer an answer took, so more may be asked."""
+        if census.first <= entry.seen:
+            return True
+        for _ in range(_CLOCK_QUESTIONS):
+            if census.began <= entry.called + await self._reader.clock():
+                return True
+        return False
 
     async def look(self, worker: str) -> Fence:
         """What is known about `worker` now, for a check that begins now."""

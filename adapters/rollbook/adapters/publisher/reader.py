@@ -38,8 +38,10 @@ class Census(msgspec.Struct, frozen=True, gc=False):
     sequence: int = 0
     incarnation: int = 0
     """The highest; 0 if there was none."""
+    first: int = 0
+    """The sequence of its first fact."""
     began: float = 0.0
-    """When its first fact was stored, by the log's clock."""
+    """When that was stored, by the log's clock."""
 
 
 class _Numbered(msgspec.Struct):
@@ -108,7 +110,7 @@ class Reader:
             return msgspec.structs.replace(known, sequence=message.sequence)
         incarnation = incarnation_of(fact)
         if incarnation > known.incarnation:
-            return Census(message.sequence, incarnation, message.stored_at)
+            return Census(message.sequence, incarnation, message.sequence, message.stored_at)
         return msgspec.structs.replace(known, sequence=message.sequence)
 
 
