@@ -22,8 +22,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 pytest_plugins = ["support.nats", "support.ray"]
 
 
-_TOGETHER = {"test_demo.py": "demo", "test_ray_faults.py": "two nodes"} | dict.fromkeys(
-    ("test_ray", "test_worker_provider.py", "[ray]"), "ray"
+_TOGETHER = {
+    "test_demo.py": "demo",
+    "test_ray_faults.py": "two nodes",
+    "test_ray_manager": "ray manager",
+} | dict.fromkeys(
+    ("test_ray", "_ray.py", "test_worker_provider.py", "[ray]", "test_dropins_page.py", "a_ray_that_runs_here"), "ray"
 )
 """Which tests share a Ray, and so a process: by the first of these that their name has."""
 

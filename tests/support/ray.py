@@ -37,17 +37,19 @@ def local_ray() -> Iterator[str]:
     # Not in pytest's folder: Ray puts sockets there, whose paths have room for about a hundred letters.
     folder = tempfile.mkdtemp(prefix="rollbook-ray-")
     path = os.pathsep.join(str(ROOT / part) for part in ("events", "projections", "adapters", "tests"))
-    context = ray.init(
-        address="local",
-        num_cpus=4,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        configure_logging=False,
-        runtime_env={"env_vars": {"PYTHONPATH": path}},
-        _node_ip_address=ADDRESS,
-        _temp_dir=folder,
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        # Not a runtime_env: with one, each worker process imports Ray twice.
+        patch.setenv("PYTHONPATH", path)
+        context = ray.init(
+            address="local",
+            num_cpus=4,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=False,
+            _node_ip_address=ADDRESS,
+            _temp_dir=folder,
+        )
     yield str(context.address_info["address"])
     ray.shutdown(wait_for_processes=True)
     shutil.rmtree(folder, ignore_errors=True)
