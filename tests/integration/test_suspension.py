@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import time
 from contextlib import asynccontextmanager
 
@@ -149,21 +150,21 @@ async def watching(monitor, count):
 
 
 TRAINER = """
-import os, sys
+import os, signal, sys
 from rollbook.adapters.publisher import Publisher
 from rollbook.events import WorkerUp
 
 publisher = Publisher(sys.argv[1], sys.argv[2], name="trainer")
 publisher.publish(WorkerUp(worker="rollout-0-0", incarnation=1)).result(30)
 publisher.suspend(["rollout-0-0"], reason="offload", ttl=float(sys.argv[3]))[0].result(30)
-os._exit(7)
+os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 async def test_a_trainer_that_dies_while_holding_it_leaves_nobody_asleep_for_ever(stream, tmp_path):
     async with controlled(stream, tmp_path) as (_, look, monitor):
         trainer = await asyncio.to_thread(run_python, TRAINER, stream.fleet, stream.url, "2", check=False)
-        assert trainer.returncode == 7, trainer.stderr
+        assert trainer.returncode == -signal.SIGKILL, trainer.stderr
         await until(look, lambda one: one is not None and one.suspension is not None)
         await watching(monitor, 0)
         await until(look, lambda one: one.suspension is None)

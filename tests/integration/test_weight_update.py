@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 
 import pytest
 from support.nats import DEADLINE
@@ -123,17 +124,17 @@ async def test_an_update_that_fails_wakes_everybody_and_lets_the_error_pass(publ
 
 
 TRAINER = """
-import os, sys
+import os, signal, sys
 from rollbook.adapters.publisher import Publisher
 from rollbook.adapters.weights import weight_update
 
 with weight_update(Publisher(sys.argv[1], sys.argv[2], name="dies"), "rollout", version=9, suspend=60):
-    os._exit(1)
+    os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
 def test_a_trainer_that_dies_in_the_middle_leaves_a_published_version_and_leases_that_end(publisher, stream):
-    run_python(TRAINER, stream.fleet, stream.url, check=False)
+    assert run_python(TRAINER, stream.fleet, stream.url, check=False).returncode == -signal.SIGKILL
     assert [one.version for one in said(stream, WeightsPublished)] == [9]
     assert all(one.until is not None for one in said(stream, WorkerSuspended))
     with weight_update(publisher, "rollout", version=9) as update:
