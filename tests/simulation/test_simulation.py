@@ -1,4 +1,4 @@
-"""Thousands of schedules: several controllers and every kind of router among failing logs, providers and processes.
+"""Hundreds of schedules: several controllers and every kind of router among failing logs, providers and processes.
 
 Each seed asserts I1-I9, I11 and I12 (see witness.py and verdict.py); I10 has a test of its own (test_isolation.py). A
 failing one prints the command that runs it again. `make simulate` goes on to a million.
@@ -19,7 +19,7 @@ from support.programs import wait_until
 
 pytestmark = pytest.mark.simulation
 
-SEEDS = 800
+SEEDS = 500
 WIDE = 250
 """So many seeds, all together, must have met everything."""
 SEEDS_PER_BATCH = 50
