@@ -15,11 +15,12 @@ from support.core import TIME
 from support.nats import DEADLINE
 
 from rollbook.adapters.ids import UuidV7
+from rollbook.adapters.jetstream.api import question
 from rollbook.adapters.jetstream.client import Client
 from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.jetstream.log import JetStreamLog
 from rollbook.adapters.jetstream.provision import provision
-from rollbook.events import Codec, Fact, Recorded, Undecodable
+from rollbook.events import Codec, Fact, Recorded, Undecodable, stream_name
 
 T = TypeVar("T")
 
@@ -56,6 +57,15 @@ class FleetStream:
 
         self._with_client(work)
         return self
+
+    def make_anew(self) -> None:
+        """Delete it with all that it holds, and make it again: its sequences begin with 1."""
+
+        async def work(client: Client) -> None:
+            await question(client, f"STREAM.DELETE.{stream_name(self.fleet)}", timeout=DEADLINE)
+            await provision(client, self.fleet, timeout=DEADLINE)
+
+        self._with_client(work)
 
     def put(self, subject: str, payload: bytes) -> None:
         """Write raw bytes to a subject of the stream."""

@@ -90,7 +90,7 @@ class Delivery:
 
     async def _began_before_the_call(self, census: Census, entry: Entry) -> bool:
         """Whether that is certain. By the log's clock it is less so the longer an answer took, so more may be asked."""
-        if census.first <= entry.seen:
+        if census.first <= entry.seen <= census.sequence:  # beyond that, `seen` is of a log that was lost
             return True
         for _ in range(_CLOCK_QUESTIONS):
             if census.began <= entry.called + await self._reader.clock():
@@ -152,19 +152,26 @@ class Delivery:
             if stored:
                 return stored
         while True:
-            for message in await self._reader.after(operators, fence.operator_sequence):
-                if not self._memory.is_own(operators, message.id):
-                    return Superseded(worker, message.sequence)
+            decided = await self._others_said(operators, fence.operator_sequence)
+            if decided:
+                return Superseded(worker, decided)
             try:
                 return await self._append(self.draft(entry, seen=expected), expected=expected)
             except AppendConflict:
                 since = await self._reader.after(entry.subject, expected)
+            if not since:  # the log lost what the check knew, or was made anew
+                return Superseded(worker, (await self._reader.last(entry.subject))[0])
             for message in since:
                 if message.id == entry.receipt.id:  # a copy that was still on its way when the log was asked for it
                     return message.sequence
                 if not self._memory.is_own(entry.subject, message.id):
                     return Superseded(worker, message.sequence)
                 expected = message.sequence
+
+    async def _others_said(self, subject: str, after: int) -> int:
+        """The sequence of the first message after that sequence that is not this publisher's own, 0 if there is none."""
+        found = await self._reader.after(subject, after)
+        return next((one.sequence for one in found if not self._memory.is_own(subject, one.id)), 0)
 
     async def _known_at_the_call(self, entry: Entry) -> int:
         """What the log knew about the worker when the fact was published: its last sequence at that moment."""

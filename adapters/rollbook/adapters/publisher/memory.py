@@ -26,13 +26,20 @@ class Memory:
 
     def stored(self, entry: Entry, sequence: int) -> None:
         """A fact of one's own stands in the log."""
+        fact = entry.fact
+        if isinstance(fact, WorkerFact) and sequence <= self.known.get(fact.worker, 0):
+            self._forget()  # facts about one worker go one after the other: the log was made anew, or lost its end
         self.horizon = max(self.horizon, sequence)
         self._own.setdefault(entry.subject, deque(maxlen=_REMEMBERED)).append(entry.receipt.id)
-        fact = entry.fact
         if isinstance(fact, WorkerFact):
-            self.known[fact.worker] = max(sequence, self.known.get(fact.worker, 0))
+            self.known[fact.worker] = sequence
             if isinstance(fact, WorkerDown | RecoveryStarted):
                 self._own_down[entry.subject] = sequence
+
+    def _forget(self) -> None:
+        self.horizon = 0
+        for known in (self.known, self._own, self._own_down):
+            known.clear()
 
     def is_own(self, subject: str, fact_id: str) -> bool:
         """Whether this publisher wrote that fact, not long ago."""

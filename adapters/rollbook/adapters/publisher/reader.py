@@ -36,6 +36,8 @@ class Census(msgspec.Struct, frozen=True, gc=False):
     """What the log says about a worker's lives, up to a sequence of its subject."""
 
     sequence: int = 0
+    stored_at: float = 0.0
+    """When that was stored, by the log's clock: another log has another message there."""
     incarnation: int = 0
     """The highest; 0 if there was none."""
     first: int = 0
@@ -67,16 +69,20 @@ class Reader:
         return await self._between(subject, sequence, (await self.last(subject))[0])
 
     async def census(self, worker: str) -> Census:
-        """The lives of `worker`. Only what is new since the last question is read.
+        """The lives of `worker`. Only what is new since the last question is read, and the last before it.
 
         All of the subject counts and not only its last message, which may be a late fact about an earlier life.
         """
         subject = worker_subject(self._codec.fleet, worker)
         known = self._census.get(worker, Census())
         last, _ = await self.last(subject)
-        if last < known.sequence:  # the stream was made anew
-            known = Census()
-        for message in await self._between(subject, known.sequence, last):
+        found = await self._between(subject, max(known.sequence - 1, 0), last)
+        if known.sequence:
+            if found and (found[0].sequence, found[0].stored_at) == (known.sequence, known.stored_at):
+                del found[0]
+            else:  # archived meanwhile, or the log lost its end, or was made anew
+                known, found = Census(), await self._between(subject, 0, last)
+        for message in found:
             known = self._count(known, message, subject)
         self._census[worker] = known
         return known
@@ -104,14 +110,14 @@ class Reader:
 
     def _count(self, known: Census, message: Found, subject: str) -> Census:
         """`known` and one more message. Whatever is not a fact of ours counts for nothing."""
+        sequence, stored_at = message.sequence, message.stored_at
         try:
-            fact = self._codec.decode(message.payload, subject=subject, sequence=message.sequence).fact
+            incarnation = incarnation_of(self._codec.decode(message.payload, subject=subject, sequence=sequence).fact)
         except Undecodable:
-            return msgspec.structs.replace(known, sequence=message.sequence)
-        incarnation = incarnation_of(fact)
+            incarnation = 0
         if incarnation > known.incarnation:
-            return Census(message.sequence, incarnation, message.sequence, message.stored_at)
-        return msgspec.structs.replace(known, sequence=message.sequence)
+            return Census(sequence, stored_at, incarnation, first=sequence, began=stored_at)
+        return msgspec.structs.replace(known, sequence=sequence, stored_at=stored_at)
 
 
 def _found(answer: Message) -> Found:
