@@ -166,3 +166,40 @@ def test_trouble_is_logged_once(tmp_path, monkeypatch):
         outbox.close()
     assert [entry["event"] for entry in logs] == ["publisher.outbox.not_written"]
     assert "disk is full" in str(outbox.error)
+
+
+def test_a_path_that_is_none_is_told():
+    with pytest.raises(OutboxUnusable, match="cannot be used: embedded null"):
+        DurableOutbox("a\0b")
+
+
+def test_the_file_is_let_go_of_where_no_publisher_can_be_made(tmp_path):
+    """A process with no descriptor left for the publisher's loop has some a moment later."""
+    code = f"""
+        import os, resource
+        from rollbook.adapters.publisher import OutboxUnusable, Publisher
+
+        def make():
+            return Publisher("f", "nats://127.0.0.1:1", outbox={str(tmp_path / "o")!r})
+
+        make().close(timeout=0)  # everything is imported
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (60, hard))
+        held = []
+        while len(held) < 60:
+            try:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+            except OSError:
+                break
+        refused = []
+        for descriptor in held:
+            os.close(descriptor)
+            try:
+                make().close(timeout=0)
+                break
+            except (OutboxUnusable, OSError) as exc:
+                refused.append(type(exc))
+        assert refused[0] is OutboxUnusable, refused  # none for the file
+        assert OSError in refused, refused  # none for the loop
+    """
+    run_python(code)

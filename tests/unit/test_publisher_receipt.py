@@ -108,3 +108,16 @@ def test_the_id_is_the_same_for_all_who_ask(receipt):
         asker.join(SOON)
     assert len(set(ids)) == 1
     assert len(ids[0]) == 36
+
+
+async def test_who_stopped_waiting_is_not_kept(receipt):
+    """A caller may ask again and again for as long as NATS is away."""
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            await asyncio.to_thread(receipt.result, 0.001)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.001):
+                await receipt
+    assert not receipt._watchers
+    receipt.settle(1)
+    assert await receipt == 1

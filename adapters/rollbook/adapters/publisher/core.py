@@ -56,10 +56,14 @@ class Core:
         self._overflow = 0
         self._overflow_told = 0.0
         self.store = Store(DurableOutbox(outbox) if outbox is not None else None, self._codec, self._book)
-        self.sender = Sender(self._codec, name, connection, limit=limit, store=self.store)
+        try:
+            self.sender = Sender(self._codec, name, connection, limit=limit, store=self.store)
+            self.sender.start()
+        except BaseException:  # no descriptor or thread is left: the next try needs the file
+            self.store.close()
+            raise
         self._intake = self.sender.intake
         self._known = self.sender.memory.known
-        self.sender.start()
         forked = weakref.WeakMethod(self._forked)
         os.register_at_fork(after_in_child=lambda: (method := forked()) and method())
         atexit.register(self._at_exit)

@@ -169,7 +169,7 @@ class Delivery:
                 expected = message.sequence
 
     async def _others_said(self, subject: str, after: int) -> int:
-        """The sequence of the first message after that sequence that is not this publisher's own, 0 if there is none."""
+        """The sequence of the first message after that one that is not this publisher's own; 0 if there is none."""
         found = await self._reader.after(subject, after)
         return next((one.sequence for one in found if not self._memory.is_own(subject, one.id)), 0)
 

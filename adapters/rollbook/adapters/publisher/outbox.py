@@ -96,7 +96,7 @@ class DurableOutbox:
                 rows = [Row(*values) for values in database.execute("SELECT * FROM facts ORDER BY key")]
                 opened.set_result(rows)
                 self._write_all(database, {row.key for row in rows})
-        except (sqlite3.Error, OSError) as exc:
+        except Exception as exc:  # noqa: BLE001 - whoever opens it waits for that; a path may be none at all
             if opened.done():
                 self._failed(exc)
             else:

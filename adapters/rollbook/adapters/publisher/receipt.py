@@ -143,8 +143,12 @@ class Receipt(msgspec.Struct, Generic[T], eq=False):
     def __await__(self) -> Generator[asyncio.Future[None], None, T]:
         while not self._done:
             change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._watch(lambda: self._done, functools.partial(_tell, change))
-            yield from change
+            tell = functools.partial(_tell, change)
+            self._watch(lambda: self._done, tell)
+            try:
+                yield from change
+            finally:
+                self._unwatch(tell)
         return self._ending()
 
     def _ending(self) -> T:
@@ -160,10 +164,14 @@ class Receipt(msgspec.Struct, Generic[T], eq=False):
         until = None if timeout is None else time.monotonic() + timeout
         while not ready():
             change = threading.Event()
-            self._watch(ready, change.set)
+            tell = change.set
+            self._watch(ready, tell)
             left = None if until is None else until - time.monotonic()
-            if not change.wait(left) and not ready():
-                return False
+            try:
+                if not change.wait(left) and not ready():
+                    return False
+            finally:
+                self._unwatch(tell)
         return True
 
     def _watch(self, ready: Callable[[], bool], tell: Callable[[], None]) -> None:
@@ -173,6 +181,12 @@ class Receipt(msgspec.Struct, Generic[T], eq=False):
                 self._watchers = [*(self._watchers or ()), tell]
                 return
         tell()
+
+    def _unwatch(self, tell: Callable[[], None]) -> None:
+        """Nobody waits for that any more."""
+        with self._book.lock:
+            if self._watchers:
+                self._watchers = [other for other in self._watchers if other is not tell]
 
     def settle(self, value: T | None, error: RollbookError | None = None) -> None:
         """For the publisher: the fate is known. Only the first call counts."""

@@ -67,7 +67,11 @@ class Sender:
 
     def __init__(self, codec: Codec, publisher: str, connection: Connection, *, limit: int, store: Store) -> None:
         self.loop = asyncio.new_event_loop()
-        self.intake = Intake(limit, self.loop, self._take_in)
+        try:
+            self.intake = Intake(limit, self.loop, self._take_in)
+        except OSError:
+            self.loop.close()
+            raise
         self.memory = Memory()
         self.counts = Counts()
         self.link = Link(
@@ -98,7 +102,11 @@ class Sender:
         for entry in self._store.left_behind():
             self.open[entry.key] = entry
             self._lanes.offer(entry.subject, entry)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self.loop.close()
+            raise
 
     def renewing(self, leased: Callable[[], Sequence[Leased]]) -> None:
         """From now on, let hear of those."""
