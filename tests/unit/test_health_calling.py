@@ -3,6 +3,7 @@
 import asyncio
 import threading
 
+import msgspec
 import pytest
 
 from rollbook.adapters.health import OK, Finding, Outcome, Subject, called
@@ -117,3 +118,19 @@ async def test_one_that_hangs_is_slow_and_is_called_once():
         while (await check(SUBJECT)).outcome is Outcome.SLOW:  # noqa: ASYNC110 - a thread ends when it ends
             await asyncio.sleep(0.01)
     assert len(calls) == 2
+
+
+async def test_i3_a_call_that_hangs_says_nothing_of_the_next_life():
+    release = threading.Event()
+
+    def hangs(subject):
+        if subject.incarnation == 1:
+            release.wait(60)
+
+    check = called(hangs)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await check(SUBJECT)
+    assert (await check(SUBJECT)).outcome is Outcome.SLOW
+    assert await check(msgspec.structs.replace(SUBJECT, incarnation=2)) == OK
+    release.set()

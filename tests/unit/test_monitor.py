@@ -224,6 +224,33 @@ async def test_i3_who_sleeps_is_not_asked_nor_is_the_rest_of_his_cell_until_he_w
         assert fleet.said() == []
 
 
+@pytest.mark.parametrize("sleeper", [W, "rollout-0-1"])
+@on_virtual_time
+async def test_i3_an_answer_from_a_time_of_sleep_counts_for_nothing(sleeper):
+    """The probe began before, and ended after. Of another rank's sleep the worker's own subject says nothing."""
+    async with scene(HealthPolicy(interval=1.0, slow_threshold=2, timeout=30.0, first_wait=0.0)) as fleet:
+        cell = {"cell_size": 2, "cell_incarnation": 1}
+        fleet.place()
+        await fleet.say(*(WorkerUp(worker=name, incarnation=1, **cell) for name in (W, "rollout-0-1")))
+        fleet.answers[W] = Finding(Outcome.SLOW, "slow")
+        await fleet.until(lambda: fleet.kinds() == [WorkerSuspected])
+        before = len(fleet.asked)
+        fleet.answers[W] = asyncio.Event()
+        await fleet.until(lambda: len(fleet.asked) > before)
+        await fleet.say(WorkerSuspended(worker=sleeper, incarnation=1, reason="weights"))
+        await asyncio.sleep(1)
+        await fleet.say(WorkerResumed(worker=sleeper, incarnation=1))
+        await asyncio.sleep(1)
+        asleep, fleet.answers[W] = fleet.answers[W], Finding(Outcome.SLOW, "slow")
+        before = len(fleet.asked)
+        asleep.set()
+        await fleet.until(lambda: len(fleet.asked) > before)
+        await asyncio.sleep(0.1)
+        assert WorkerDown not in fleet.kinds()
+        await fleet.until(lambda: fleet.worker.phase is Phase.DOWN)
+        assert len(fleet.asked) == before + 2
+
+
 @on_virtual_time
 async def test_nobody_is_asked_after_the_run_or_after_an_exit():
     async with scene() as fleet:

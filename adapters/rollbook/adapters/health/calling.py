@@ -18,8 +18,8 @@ def called(function: Callable[[Subject], Any]) -> Check:
 
     `ConnectionRefusedError` stands for nobody there and `TimeoutError` for no answer; anything else that it raises for
     an unhealthy worker. It may also return a `Finding`. One that is not `async` runs on a thread of its own and cannot
-    be stopped: while it hangs, its worker counts as slow and is not asked again. What it returns is awaited if that is
-    possible: a lambda may stand around an `async` one.
+    be stopped: while it hangs, that life of its worker counts as slow and is not asked again. What it returns is
+    awaited if that is possible: a lambda may stand around an `async` one.
     """
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004 - the method is looked at, not called
         return _Awaited(function)
@@ -37,14 +37,15 @@ class _Awaited:
 class _OnThreads:
     def __init__(self, function: Callable[[Subject], Any]) -> None:
         self._function = function
-        self._calls: dict[str, concurrent.futures.Future[Any]] = {}
-        """By worker: the call that may still hang."""
+        self._calls: dict[str, tuple[int, concurrent.futures.Future[Any]]] = {}
+        """By worker: the life that was asked last, and the call that may still hang."""
 
     async def __call__(self, subject: Subject) -> Finding:
         before = self._calls.get(subject.name)
-        if before is not None and not before.done():
+        if before is not None and before[0] == subject.incarnation and not before[1].done():
             return Finding(Outcome.SLOW, "an earlier call has not returned yet")
-        call = self._calls[subject.name] = _on_a_thread(self._function, subject)
+        call = _on_a_thread(self._function, subject)
+        self._calls[subject.name] = (subject.incarnation, call)
         try:
             answer = await asyncio.wrap_future(call)
             return await _finding(answer) if inspect.isawaitable(answer) else finding_of(answer)

@@ -230,7 +230,7 @@ class Monitor:
     async def _probe(self, subject: Subject, tally: Tally, as_of: int) -> None:
         """Ask, count, and write down what it amounts to."""
         self.stats.lateness.append(self._clock.monotonic() - subject.due)
-        pool = self._pools[subject.pool]
+        pool, resets = self._pools[subject.pool], tally.resets
         try:
             finding = await _asked(pool, subject, self._clock)
             self._note(subject.name, finding.reason if finding.outcome is Outcome.UNKNOWN else None)
@@ -240,6 +240,8 @@ class Monitor:
                 tally.deep_failed = finding.outcome is not Outcome.OK
             worker = self._projector.state.roster.workers.get(subject.name)
             if worker is None or worker.incarnation != tally.incarnation or subject.name not in self._schedule:
+                return
+            if tally.resets != resets:  # it slept meanwhile, or another rank of its cell did
                 return
             if finding.outcome is Outcome.OK:
                 self._trusted.add(subject.pool)

@@ -92,9 +92,12 @@ class Tally(msgspec.Struct, gc=False):
     """In a row, until now."""
     failures: dict[Outcome, int] = {}
     """Since the last good answer."""
+    resets: int = 0
+    """How often it was counted anew: an answer to a question from before counts for nothing."""
 
     def reset(self) -> None:
         """Count anew: something happened to the worker that the counting did not know."""
+        self.resets += 1
         self.successes = 0
         self.failures.clear()
 
