@@ -220,6 +220,42 @@ async def test_who_changed_while_it_was_asked_is_not_shot():  # I3
     await fleet.stop()
 
 
+@pytest.mark.parametrize("news", ["heard", "deaf", "asleep"])
+@on_virtual_time
+async def test_who_is_no_longer_overdue_after_the_question_is_not_down(news):
+    """Its publisher was heard of, or nothing can be heard, or another rank of its cell sleeps: no fact about it."""
+    fleet = Fleet()
+    leases = await begun(fleet)
+    cell = {"cell_size": 2, "cell_incarnation": 1}
+    other = "rollout-0-1"
+    fleet.place(W, 2)
+    await fleet.say(
+        WorkerUp(worker=W, incarnation=2, lease=LEASE, **cell), WorkerUp(worker=other, incarnation=2, **cell)
+    )
+    await fleet.until(lambda: fleet.proxy.listed)
+    fleet.readiness.close(fleet.url)
+    answered, asked = fleet.readiness.check, []
+
+    async def slow(*arguments):
+        found = await answered(*arguments)
+        if not asked:
+            asked.append(now())
+            if news == "heard":
+                leases.renewed(W, 2, now())
+            elif news == "deaf":
+                leases.deaf()
+            else:
+                await fleet.say(WorkerSuspended(worker=other, incarnation=2))
+                await asyncio.sleep(0.1)
+        return found
+
+    fleet.readiness.check = slow
+    await fleet.until(lambda: asked, 3 * LEASE)
+    await asyncio.sleep(5)
+    assert said(fleet, WorkerDown) == []
+    await fleet.stop()
+
+
 LAST = f"rollout-{AT_ONCE}-0"
 
 

@@ -85,10 +85,18 @@ class Examiner:
             resources.tell("lease.expired_and_answers", worker=name, incarnation=incarnation)
         elif wrong is None:
             await self._write(WorkerUp(worker=name, incarnation=incarnation), as_of)
-        elif not expired:
+        elif not expired and self._still_overdue(name, incarnation):
             reason = tellable(f"not heard of for more than {lease:g} s, and {wrong}", LONGEST_REASON)
             down = WorkerDown(worker=name, incarnation=incarnation, evidence="lease_expired", reason=reason)
             await self._write(down, as_of)
+
+    def _still_overdue(self, name: str, incarnation: int) -> bool:
+        """Of what has happened since the question, renewals and another rank's sleep fence no verdict."""
+        resources, roster = self._leading.resources, self._leading.projector.state.roster
+        worker = roster.workers.get(name)
+        if worker is None or worker.incarnation != incarnation:
+            return False
+        return resources.leases.is_overdue(worker, roster, resources.clock.monotonic())
 
     async def _ask(self, name: str) -> str | None:
         """What is wrong with it now; None if it answers. Raises `ProviderError` if it cannot be looked up."""
