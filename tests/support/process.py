@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -31,6 +32,16 @@ def python_process(code: str, *arguments: str) -> Generator[subprocess.Popen[str
             yield process
         finally:
             process.kill()
+
+
+@contextmanager
+def no_thread_left() -> Generator[None]:
+    """This process can start no thread within the block, as at its limit: no room is left for such a stack."""
+    before = threading.stack_size(1 << 46)
+    try:
+        yield
+    finally:
+        threading.stack_size(before)
 
 
 _LOGS_TO_STDERR = """

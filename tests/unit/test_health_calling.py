@@ -5,6 +5,7 @@ import threading
 
 import msgspec
 import pytest
+from support.process import no_thread_left
 
 from rollbook.adapters.health import OK, Finding, Outcome, Subject, called
 from rollbook.projections.ports import Located
@@ -134,3 +135,11 @@ async def test_i3_a_call_that_hangs_says_nothing_of_the_next_life():
     assert (await check(SUBJECT)).outcome is Outcome.SLOW
     assert await check(msgspec.structs.replace(SUBJECT, incarnation=2)) == OK
     release.set()
+
+
+async def test_a_monitor_without_a_thread_to_ask_on_shoots_nobody():
+    check = called(lambda _: "ill")
+    with no_thread_left():
+        finding = await check(SUBJECT)
+    assert finding == Finding(Outcome.UNKNOWN, "no thread to ask on: can't start new thread")
+    assert (await check(SUBJECT)).outcome is Outcome.UNHEALTHY

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from structlog.testing import capture_logs
+from support.process import no_thread_left
 from support.xtuner import Group, Snapshot, pair
 
 from rollbook.adapters.listeners.miles import MilesHook
@@ -141,6 +142,15 @@ async def test_what_ends_a_program_or_a_loop_is_a_look_up_that_failed(exc):
     ):
         with pytest.raises(ProviderUnavailable, match=type(exc).__name__):
             await provider.locate(["w"])
+
+
+async def test_a_process_that_has_no_thread_left_for_a_moment_goes_on_afterwards():
+    provider = FrameworkProvider.by_name({"w": "10.0.0.1:8000"}.__getitem__, lambda: ["w"], deadline=5.0)
+    with no_thread_left():
+        for _ in range(2):
+            with pytest.raises(ProviderUnavailable, match="can't start new thread"):
+                await provider.locate(["w"])
+    assert (await provider.get_addr("w")) == A
 
 
 async def test_a_framework_that_tells_all_at_once_is_asked_once_for_each_look_up():

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rollbook.adapters.locating import ANY, DEADLINE, Locating
-from rollbook.adapters.ray.border import RayThread
+from rollbook.adapters.ray.border import ActorSilent, RayThread
 from rollbook.adapters.settings.decode import decode, describe, format_path
 from rollbook.adapters.settings.model import WorkersFile, parse_host_and_port
 from rollbook.events import RollbookError
@@ -72,6 +72,8 @@ class FileProvider(Locating):
                 known, problems = await asyncio.wrap_future(self._thread.submit(self._look))
         except TimeoutError as exc:
             raise ProviderUnavailable(f"{self._file}: could not be read within {self._deadline:g} s") from exc
+        except ActorSilent as exc:
+            raise ProviderUnavailable(f"{self._file}: could not be read: {exc}") from exc
         if problems:
             told = f"{problems[0]}" + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
             raise ProviderUnavailable(f"where the workers are is unknown: {told}")

@@ -44,7 +44,10 @@ class _OnThreads:
         before = self._calls.get(subject.name)
         if before is not None and before[0] == subject.incarnation and not before[1].done():
             return Finding(Outcome.SLOW, "an earlier call has not returned yet")
-        call = _on_a_thread(self._function, subject)
+        try:
+            call = _on_a_thread(self._function, subject)
+        except RuntimeError as exc:  # that is this process's trouble, and not the worker's
+            return Finding(Outcome.UNKNOWN, f"no thread to ask on: {exc}")
         self._calls[subject.name] = (subject.incarnation, call)
         try:
             answer = await asyncio.wrap_future(call)

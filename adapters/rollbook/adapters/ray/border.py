@@ -70,14 +70,27 @@ class RayThread:
         self._working = False
 
     def submit(self, job: Callable[[], T]) -> Future[T]:
-        """Run `job` after those before it. A cancelled one is left out."""
+        """Run `job` after those before it. A cancelled one is left out.
+
+        Where this process can start no thread, it ends in `ActorSilent`, and the next one is tried again.
+        """
         future: Future[T] = Future()
         with self._lock:
             self._jobs.append((future, job))
             begin, self._working = not self._working, True
         if begin:
-            threading.Thread(target=self._work, name="rollbook-ray", daemon=True).start()
+            try:
+                threading.Thread(target=self._work, name="rollbook-ray", daemon=True).start()
+            except RuntimeError as exc:
+                self._give_up(ActorSilent(f"nobody could be asked: {exc}"))
         return future
+
+    def _give_up(self, why: ActorSilent) -> None:
+        with self._lock:
+            jobs, self._jobs, self._working = self._jobs, deque(), False
+        for future, _ in jobs:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(why)
 
     def _work(self) -> None:
         while True:
