@@ -144,3 +144,34 @@ async def test_what_has_retired_is_nothing_to_stop():
         await fleet.projector.caught_up()
         with pytest.raises(NothingToStop, match="has retired"):
             await fleet.stop_worker()
+
+
+@on_virtual_time
+async def test_a_life_that_a_recoverer_begins_meanwhile_is_drained_too():
+    """It died while it drained; the next one serves by the time at which the processes are ended."""
+    fleet = Stopping()
+    async with fleet.ready():
+        fleet.proxy.available = False
+        stopping = asyncio.create_task(fleet.stop_worker(deadline=120.0))
+        await fleet.until(lambda: WorkerDraining in fleet.order(WorkerDraining))
+        (managed,) = await fleet.manager.list_workers()
+        await fleet.manager.terminate(W, managed.incarnation)
+        await fleet.manager.start_cell([W])
+        fleet.place(W, managed.incarnation + 1)
+        await asyncio.sleep(1)
+        fleet.proxy.available = True
+        stopped = await stopping
+        await fleet.projector.caught_up()
+        assert stopped.left == {}
+        assert fleet.order(WorkerDraining, WorkerDown) == [WorkerDraining, WorkerDown, WorkerDraining, WorkerDown]
+
+
+@on_virtual_time
+async def test_what_ends_by_itself_while_it_drains_is_named_too():
+    fleet = Stopping()
+    async with fleet.ready():
+        fleet.proxy.available = False
+        stopping = asyncio.create_task(fleet.stop_worker(deadline=20.0))
+        await fleet.until(lambda: fleet.order(WorkerDraining))
+        await fleet.manager.kill(W)
+        assert (await stopping).ended_before == {W: "exited: it was killed"}

@@ -38,8 +38,8 @@ class Stopped(msgspec.Struct, frozen=True):
     left: dict[str, str]
     """Those that some proxy had not let go of at the deadline, and why."""
     ended_before: dict[str, str] = {}
-    """Those that had ended before, and how: that was not planned, so a recoverer may restart the cell. So it may a cell
-    of which a restart is under way, or half done."""
+    """Those that had ended before their turn, and how: that was not planned, so a recoverer may restart the cell. So it
+    may a cell of which a restart is under way, or half done."""
 
 
 async def stop_as_planned(
@@ -67,17 +67,17 @@ async def stop_as_planned(
         raise NothingToStop(f"worker {worker!r} has retired, and nothing of its cell is left")
     ranks = {one.name: one.incarnation for one in cell}
     await _require_managed(ranks, manager)
-    ended = {one.name: "half a restart of its cell" for one in cell if one.restarts and one.restarts.unfinished}
-    ended |= {one.name: _how(one) for one in cell if one.phase is Phase.DOWN and one.evidence in _LASTING}
     for name in ranks:
         await _drain(name, reason, deadline, projector, verdicts)
-    left: dict[str, str] = {}
     try:
         async with asyncio.timeout(deadline):
-            while left := _left(ranks, projector):
+            while _left(ranks, projector):
                 await clock.sleep(LOOK_SECONDS)
+                for name in ranks:  # a recoverer may have begun a life of one that died meanwhile
+                    await _drain(name, reason, deadline, projector, verdicts)
     except TimeoutError:
-        left = _left(ranks, projector)
+        pass
+    left, ended = _left(ranks, projector), _ended(ranks, projector)
     await manager.stop_cell(tuple(ranks), reason)
     return Stopped(tuple(ranks), left, ended)
 
@@ -90,6 +90,14 @@ async def _require_managed(ranks: Iterable[str], manager: WorkerManager) -> None
             raise NothingToStop(
                 f"the manager has no worker {name!r}; end it where it was started, or `rollbook drain` it"
             )
+
+
+def _ended(ranks: Iterable[str], projector: Projector) -> dict[str, str]:
+    """Who has ended by now, not as planned, and how."""
+    workers = projector.state.roster.workers
+    found = [workers[name] for name in ranks if name in workers]
+    ended = {one.name: "half a restart of its cell" for one in found if one.restarts and one.restarts.unfinished}
+    return ended | {one.name: _how(one) for one in found if one.phase is Phase.DOWN and one.evidence in _LASTING}
 
 
 def _how(worker: Worker) -> str:
@@ -113,8 +121,10 @@ async def _drain(name: str, reason: str, deadline: float, projector: Projector, 
 
 
 def _left(ranks: dict[str, int], projector: Projector) -> dict[str, str]:
-    """Who is not gone from every proxy yet, by the log's last word."""
+    """Who is not gone from every proxy yet, by the log's last word, in any life up to the present one."""
     left: dict[str, str] = {}
     for name, incarnation in ranks.items():
-        left |= look(projector.state, Goal(state="gone", worker=name, incarnation=incarnation), None).missing
+        worker = projector.state.roster.workers.get(name)
+        life = incarnation if worker is None else worker.incarnation
+        left |= look(projector.state, Goal(state="gone", worker=name, incarnation=life), None).missing
     return left
