@@ -20,6 +20,7 @@ from rollbook.adapters.publisher import (
     PublisherError,
     PublisherMisconfigured,
     WouldBlock,
+    link,
 )
 from rollbook.events import InvalidFact, InvalidName, InvalidSubject, WeightsPublished, WorkerCordoned, WorkerUp
 from rollbook.projections.ports import LogError, LogUnavailable
@@ -426,4 +427,20 @@ def test_a_thread_that_dies_leaves_no_receipt_without_an_end(nowhere, monkeypatc
         with pytest.raises(NotSent):
             publisher.worker_up("w-2-0", incarnation=1).result(SOON)
         assert publisher.close().sent == 0
+    assert "publisher.thread.failed" in {entry["event"] for entry in logs}
+
+
+def test_a_connection_that_nobody_keeps_any_more_ends_the_thread_aloud(nowhere, monkeypatch):
+    """Otherwise every fact would wait for ever, and nobody would know why."""
+
+    async def broken(_: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(link.Link, "keep", broken)
+    with capture_logs() as logs:
+        publisher = Publisher("f", nowhere)
+        receipt = publisher.worker_up("w-0-0", incarnation=1)
+        with pytest.raises(NotSent):  # it was taken before the thread ended, or after
+            receipt.result(SOON)
+        publisher.close()
     assert "publisher.thread.failed" in {entry["event"] for entry in logs}

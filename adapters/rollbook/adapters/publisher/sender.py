@@ -183,9 +183,11 @@ class Sender:
         self.intake.attach()
         keeping, pumping = asyncio.create_task(self.link.keep()), asyncio.create_task(self._pump())
         try:
-            await asyncio.wait({pumping, asyncio.ensure_future(self._stopped.wait())}, return_when="FIRST_COMPLETED")
-            if pumping.done():
-                pumping.result()
+            stopped = asyncio.ensure_future(self._stopped.wait())
+            await asyncio.wait({keeping, pumping, stopped}, return_when="FIRST_COMPLETED")
+            for task in (keeping, pumping):
+                if task.done():
+                    task.result()
         finally:
             await end(pumping, *self._tasks, patience=_END_WITHIN)
             await end(keeping, patience=_CLOSE_WITHIN)
