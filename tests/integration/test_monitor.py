@@ -238,6 +238,8 @@ def test_what_cannot_be_watched_is_refused(fleet):
         HealthMonitor(fleet, "nats://h:4222", StaticProvider({}), off)
     with pytest.raises(MonitorMisconfigured, match="not among the pools"):
         HealthMonitor(fleet, "nats://h:4222", StaticProvider({}), {"a": PoolPolicy()}, checks={"b": print})
+    with pytest.raises(MonitorMisconfigured, match=r"pool 'rollout', whose health\.probe is 'off'"):
+        HealthMonitor(fleet, "nats://h:4222", StaticProvider({}), off | {"a": PoolPolicy()}, checks={"rollout": print})
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

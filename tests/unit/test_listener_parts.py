@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from support.process import no_thread_left
 from support.xtuner import Group, Snapshot, pair
 
+from rollbook.adapters.listeners import listener
 from rollbook.adapters.listeners.miles import MilesHook
 from rollbook.adapters.listeners.provider import FrameworkProvider
 from rollbook.adapters.listeners.xtuner import XtunerListener, require_proxy, workers_by_name, xtuner_provider
@@ -233,6 +234,22 @@ def test_i8_in_a_process_that_was_forked_while_another_thread_was_calling_nobody
                 pytest.fail("the child hung")
             time.sleep(0.01)
         assert ended[1] == 0
+
+
+def test_the_outbox_is_let_go_of_where_no_listener_can_be_made(tmp_path, monkeypatch):
+    """This process has no thread left for the follow, and a moment later it has."""
+
+    def make():
+        return MilesHook("f", "nats://127.0.0.1:9", outbox=str(tmp_path / "o"))
+
+    def unable(*_):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(listener, "Follow", unable)
+        with pytest.raises(RuntimeError, match="new thread"):
+            make()
+    make().close(timeout=0)
 
 
 class SandboxLoopConfig:

@@ -71,6 +71,8 @@ class HealthMonitor:
         self._pools = {pool: policy for pool, policy in pools.items() if policy.health.probe != "off"}
         if not self._pools:
             raise MonitorMisconfigured("no pool is to be watched; declare one whose health.probe is not 'off'")
+        if idle := sorted(self._checks.keys() - self._pools.keys()):
+            raise MonitorMisconfigured(f"there is a check for pool {idle[0]!r}, whose health.probe is 'off'")
         self._namespace = namespace
         self._monitor: Monitor | None = None
 

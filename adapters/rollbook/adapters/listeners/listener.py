@@ -36,7 +36,11 @@ class Listener:
         self._connection = Connection(url=connection) if isinstance(connection, str) else connection
         self.publisher = Publisher(fleet, self._connection, outbox=outbox, limit=limit)
         """For everything else that the trainer has to say."""
-        self._follow = Follow(fleet, self._connection)
+        try:
+            self._follow = Follow(fleet, self._connection)
+        except BaseException:  # no descriptor or thread is left: the next try needs the outbox
+            self.publisher.close(timeout=0)
+            raise
         self._lives = Lives(self.publisher, self._follow)
 
     @classmethod
