@@ -1,12 +1,14 @@
 """Actors asked by name on a real Ray: well, wrong, slow, gone; and a name that never was."""
 
 import asyncio
+import time
 
 import pytest
 
 from rollbook.adapters.health import OK, HealthPolicy, Outcome, Subject
+from rollbook.adapters.health import ray as health_ray
 from rollbook.adapters.health.ray import RayCheck
-from rollbook.adapters.ray.border import ActorGone
+from rollbook.adapters.ray.border import ActorGone, find
 from rollbook.projections.ports import Located
 
 pytestmark = [pytest.mark.integration, pytest.mark.ray]
@@ -51,7 +53,7 @@ def engine(local_ray):
         ray.kill(actor)
 
 
-async def test_what_an_actor_answers_and_how_it_ends(engine):
+async def test_what_an_actor_answers_and_how_it_ends(engine, monkeypatch):
     import ray
 
     check = RayCheck(POLICY, "health")
@@ -68,8 +70,11 @@ async def test_what_an_actor_answers_and_how_it_ends(engine):
     said = await ask()
     assert (said.outcome, "ActorGone: the engine behind it is gone" in said.reason) == (Outcome.UNHEALTHY, True)
     await actor.say.remote(1000.0)
-    quick = RayCheck(HealthPolicy(probe="ray", actor="engine-{worker}", timeout=1.0), "health")
+    quick = RayCheck(HealthPolicy(probe="ray", actor="engine-{worker}", timeout=2.0), "health")
     assert (await ask(of=quick)).outcome is Outcome.SLOW
+    with monkeypatch.context() as slow:  # Ray's head is: the time that is left says nothing about a worker [I3]
+        slow.setattr(health_ray, "find", lambda *asked: (time.sleep(1.6), find(*asked))[1])
+        assert (await ask(of=quick)).outcome is Outcome.UNKNOWN
     other = RayCheck(HealthPolicy(probe="ray", actor="engine-{worker}", method="helth", timeout=20.0), "health")
     misspelt = await ask(of=other)
     assert (misspelt.outcome, "no method 'helth'" in misspelt.reason) == (Outcome.UNKNOWN, True)

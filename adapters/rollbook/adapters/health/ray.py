@@ -28,6 +28,8 @@ from rollbook.projections.policy import HealthPolicy
 
 _PART: Final = 0.9
 """Of the timeout: so that Ray's own words arrive before it is over."""
+_ENOUGH: Final = 0.2
+"""Of the timeout: an actor that had less, because Ray was slow to look it up, is not called slow."""
 
 
 class RayCheck:
@@ -67,13 +69,14 @@ class RayCheck:
             return Finding(Outcome.GONE, str(exc))
         except ActorSilent as exc:
             return Finding(Outcome.UNKNOWN, str(exc))
+        left = until - time.monotonic()
         try:
-            answer = await call(
-                own_words(getattr(actor, self._policy.method).remote(), asked), until - time.monotonic(), asked
-            )
+            answer = await call(own_words(getattr(actor, self._policy.method).remote(), asked), left, asked)
         except ActorGone as exc:
             return Finding(Outcome.GONE, str(exc))
         except ActorSilent as exc:
+            if left < self._policy.timeout * _ENOUGH:
+                return Finding(Outcome.UNKNOWN, f"{exc}: looking it up had taken too long")
             return Finding(Outcome.SLOW, str(exc))
         except ActorBroken as exc:
             return Finding(Outcome.UNHEALTHY, str(exc))
