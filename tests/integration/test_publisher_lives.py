@@ -194,6 +194,15 @@ def test_one_quick_answer_is_enough(publisher, stream, answers_take):
     assert [fact.incarnation for fact in facts(stream)] == [1, 1]
 
 
+def test_one_quick_answer_is_enough_for_an_up_to_count_after_a_down_that_was_there(publisher, stream, answers_take):
+    """It was acknowledged, and changed nothing: the fold took it for one whose author had not seen the Down."""
+    stream.say(WorkerUp(worker="w-0-0", incarnation=7), WorkerDown(worker="w-0-0", incarnation=7, evidence="timeout"))
+    time.sleep(0.5)  # as above
+    answers_take += [HOUR, HOUR]
+    up = publisher.worker_up("w-0-0", incarnation=7).result(DEADLINE)
+    assert facts(stream)[-1].seen == up - 1
+
+
 def test_nobody_is_meant_when_every_answer_takes_too_long(publisher, stream, answers_take):
     with Publisher(stream.fleet, stream.url) as manager:
         manager.worker("w-0-0").up().result(DEADLINE)

@@ -6,6 +6,7 @@ did is found in the entry (`attempt`) or in the log (its id). So each procedure 
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import msgspec
@@ -23,7 +24,7 @@ from rollbook.projections.ports import AppendConflict
 SAFE_REPEAT: Final = 60.0
 """Seconds. A fact first sent longer ago is looked for before it is sent again: the duplicate window is two minutes."""
 _CLOCK_QUESTIONS: Final = 5
-"""How often the log is asked for the time before it is left open whether a life began before a call."""
+"""How often the log is asked for the time before it is left open whether something stood there before a call."""
 _MAX_HEADERS: Final = 512
 """Bytes that the headers of a publish may take of the server's max_payload."""
 
@@ -81,21 +82,30 @@ class Delivery:
             raise IncarnationUnknown(f"the log knows no life of {fact.worker}; publish with its incarnation")
         if not await self._began_before_the_call(census, entry):
             raise IncarnationUnknown(
-                f"{fact.worker} began its life {census.incarnation} after this fact was published; the fact is about "
-                "an earlier life, which is over anyway"
+                f"{fact.worker} began its life {census.incarnation} after this fact was published, or so shortly before "
+                "that the log's clock does not tell; if that life is meant, publish it again"
             )
         entry.fact = msgspec.structs.replace(fact, incarnation=census.incarnation)
         entry.seen = max(entry.seen, census.sequence)
         entry.ask = False
 
     async def _began_before_the_call(self, census: Census, entry: Entry) -> bool:
-        """Whether that is certain. By the log's clock it is less so the longer an answer took, so more may be asked."""
+        """Whether that is certain."""
         if census.first <= entry.seen <= census.sequence:  # beyond that, `seen` is of a log that was lost
             return True
+        return census.began <= await self._called(entry, census.began)
+
+    async def _called(self, entry: Entry, moment: float) -> float:
+        """When it was called by the log's clock, at the earliest. That is less certain the longer an answer took.
+
+        So more may be asked, as long as `moment` may have been before that.
+        """
+        called = -math.inf
         for _ in range(_CLOCK_QUESTIONS):
-            if census.began <= entry.called + await self._reader.clock():
-                return True
-        return False
+            called = max(called, entry.called + await self._reader.clock())
+            if moment <= called:
+                break
+        return called
 
     async def look(self, worker: str) -> Fence:
         """What is known about `worker` now, for a check that begins now."""
@@ -178,7 +188,7 @@ class Delivery:
         last, stored_at = await self._reader.last(entry.subject)
         if not last:
             return 0
-        called = entry.called + await self._reader.clock()
+        called = await self._called(entry, stored_at)
         if stored_at <= called:
             return last
         before = (one.sequence for one in await self._reader.after(entry.subject, 0) if one.stored_at <= called)
