@@ -82,8 +82,8 @@ class Delivery:
             raise IncarnationUnknown(f"the log knows no life of {fact.worker}; publish with its incarnation")
         if not await self._began_before_the_call(census, entry):
             raise IncarnationUnknown(
-                f"{fact.worker} began its life {census.incarnation} after this fact was published, or so shortly before "
-                "that the log's clock does not tell; if that life is meant, publish it again"
+                f"{fact.worker} began its life {census.incarnation} after this fact was published, or so shortly "
+                "before that the log's clock does not tell; if that life is meant, publish it again"
             )
         entry.fact = msgspec.structs.replace(fact, incarnation=census.incarnation)
         entry.seen = max(entry.seen, census.sequence)
