@@ -60,9 +60,9 @@ def rank(number, cell_incarnation=1, fact=WorkerUp, incarnation=1, size=2):
 # ---------------------------------------------------------------- an Up after a Down
 
 
-@pytest.mark.parametrize(("seen", "alive"), [(0, False), (1, False), (2, True), (7, True)])
+@pytest.mark.parametrize(("seen", "alive"), [(0, False), (1, False), (2, True), (3, False), (7, False)])
 def test_an_up_revives_only_if_its_author_had_seen_the_down(seen, alive):
-    """[I2]."""
+    """[I2]. What is not before the Up itself was seen in an earlier log of this name."""
     book = Book()
     book.all(up(), down())
     change = book.say(up(seen=seen))

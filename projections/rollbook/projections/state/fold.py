@@ -26,7 +26,7 @@ from rollbook.projections.ports import Snapshot, Stored
 from rollbook.projections.state.ledger import Ledger, ProxyRecord
 from rollbook.projections.state.roster import NOTHING, Change, Roster
 
-SCHEMA: Final = 7
+SCHEMA: Final = 8
 """The fold's version: raised when the same log would fold to another state. Older snapshots are then passed over."""
 
 _UNREADABLE: Final = Change(ignored="unreadable; see quarantine")

@@ -118,7 +118,8 @@ class Roster(msgspec.Struct, gc=False):
         found = rule(worker.phase, type(fact), relation)
         if found.ignored is not None:
             return Change(ignored=found.ignored)
-        if found.if_seen and isinstance(fact, WorkerFact) and fact.seen < worker.ended:
+        # A `seen` that is not before the fact itself is of an earlier log of this name, and no knowledge of this one.
+        if found.if_seen and isinstance(fact, WorkerFact) and not worker.ended <= fact.seen < recorded.sequence:
             return Change(ignored=NOT_SEEN)
         before = None
         if worker.began == 0:
