@@ -282,7 +282,7 @@ async def test_i3_only_the_life_that_was_meant_is_terminated():
     assert len(made.living()) == 2
     made.failing["w-0-0", "identity"] = "die"
     await made.keeper.terminate("w-0-0", 2)
-    with pytest.raises(NotStarted, match="did not come to have a life"):
+    with pytest.raises(NotStarted, match="did not begin a life"):
         await made.keeper.start()
 
 

@@ -161,7 +161,7 @@ class Keeper:
         while self._numbered < life:
             if self._begun > life or (self._begun == life and self._ordered is None):
                 told = next((rank for rank in self.ranks if rank.state.over), self.ranks[0])
-                raise NotStarted(f"worker {told.name!r} did not come to have a life: {told.state.reason}")
+                raise NotStarted(f"worker {told.name!r} did not begin a life: {told.state.reason}")
             await asyncio.sleep(_SHORTLY)
         return begun
 
