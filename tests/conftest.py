@@ -21,7 +21,7 @@ hypothesis.settings.load_profile("rollbook")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ["support.nats", "support.ray"]
+pytest_plugins = ["support.nats", "support.stream", "support.ray"]
 
 
 _TOGETHER = {

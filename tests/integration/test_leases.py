@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 import pytest
 from support.controlled import controlled
 from support.process import python_process
-from support.stream import FleetStream
 from support.until import until
 from support.workers import http_worker
 
@@ -17,11 +16,6 @@ from rollbook.events import InvalidFact, WorkerDown, WorkerUp
 pytestmark = pytest.mark.integration
 
 W = "rollout-0-0"
-
-
-@pytest.fixture
-def stream(nats_server, fleet):
-    return FleetStream(nats_server.url, fleet).make()
 
 
 @asynccontextmanager

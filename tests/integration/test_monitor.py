@@ -36,11 +36,6 @@ QUICK = HealthPolicy(interval=0.1, timeout=20.0, first_wait=0.0, success_thresho
 
 
 @pytest.fixture
-def stream(nats_server, fleet):
-    return FleetStream(nats_server.url, fleet).make()
-
-
-@pytest.fixture
 def publisher(stream):
     with Publisher(stream.fleet, stream.url, name="trainer") as made:
         yield made

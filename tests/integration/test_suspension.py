@@ -9,7 +9,6 @@ import pytest
 from support.controlled import controlled
 from support.nats import DEADLINE
 from support.process import run_python
-from support.stream import FleetStream
 from support.until import until
 from support.workers import http_workers
 
@@ -26,11 +25,6 @@ pytestmark = pytest.mark.integration
 
 NAMES = ["rollout-0-0", "rollout-1-0"]
 HOUR = 3600.0
-
-
-@pytest.fixture
-def stream(nats_server, fleet):
-    return FleetStream(nats_server.url, fleet).make()
 
 
 @pytest.fixture
