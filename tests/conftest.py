@@ -1,9 +1,11 @@
 """What every test gets: this environment's programs on PATH, none of the caller's ROLLBOOK_ variables, no deadlines."""
 
+import logging
 import os
 import signal
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -19,7 +21,7 @@ hypothesis.settings.load_profile("rollbook")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ["support.nats", "support.ray"]
+pytest_plugins = ["support.nats", "support.stream", "support.ray"]
 
 
 _TOGETHER = {
@@ -56,6 +58,16 @@ def _no_rollbook_environment() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _logs_as_they_come() -> Iterator[None]:
-    """What one test configures (a level, a format) is not there for the next."""
+    """What one test configures (a level, a format, a handler) is not there for the next."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
     yield
+    root.handlers, root.level = handlers, level
     structlog.reset_defaults()
+
+
+@pytest.fixture
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is no configuration, and lines are as long as they like."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")

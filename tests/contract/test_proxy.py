@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 from support.benches import FLEET, IN_MEMORY, ROUTERS, SMALL, MemoryBench
+from support.proxies import entries, target
 from support.routers import need_haproxy, running
 from support.small_routers import small_router
 from support.until import until
@@ -78,20 +79,12 @@ every_kind_that_lists = kinds_that(lambda can: can.list)
 every_kind_that_removes = kinds_that(lambda can: can.list and can.remove)
 
 
-async def entries(proxy) -> tuple[Entry, ...]:
-    return (await proxy.list()).entries
-
-
 async def handles(proxy) -> set[str]:
     return {entry.handle for entry in await entries(proxy)}
 
 
 def whose(entry: Entry) -> tuple[str, str | None, str | None, int | None]:
     return entry.url, entry.fleet, entry.worker, entry.incarnation
-
-
-def target(url: str, worker: str = "rollout-3-0", incarnation: int = 8) -> Target:
-    return Target(worker=worker, incarnation=incarnation, url=url)
 
 
 def expected(proxy, target: Target) -> tuple[str, str | None, str | None, int | None]:
@@ -176,8 +169,8 @@ async def test_a_second_add_never_takes_over_an_entry(bench):
 async def test_a_removal_takes_exactly_the_entry(bench):
     """I4: nothing else leaves with it."""
     one, two = await bench.workers(2)
-    first = await add(bench.proxy, target(one, "rollout-0-0"))
-    second = await add(bench.proxy, target(two, "rollout-1-0"))
+    first = await add(bench.proxy, target(one, worker="rollout-0-0"))
+    second = await add(bench.proxy, target(two, worker="rollout-1-0"))
     await remove(bench.proxy, first)
     assert await handles(bench.proxy) == {second.handle}
 
@@ -188,7 +181,7 @@ async def test_a_removal_of_what_is_gone_is_done(bench):
     entry = await add(bench.proxy, target(url))
     await remove(bench.proxy, entry)
     assert await bench.proxy.remove(entry) == Done()
-    stays = await add(bench.proxy, target(another, "rollout-4-0"))
+    stays = await add(bench.proxy, target(another, worker="rollout-4-0"))
     assert await bench.proxy.remove(entry) == Done()
     assert await handles(bench.proxy) == {stays.handle}
 
@@ -202,7 +195,7 @@ async def test_a_second_removal_of_a_life_does_not_take_the_next_one_on_its_url(
     new = await add(bench.proxy, target(url, incarnation=9))
     assert new.handle != old.handle
     assert await bench.proxy.remove(old) == Done()
-    later = await add(bench.proxy, target(await bench.worker(), "rollout-4-0"))
+    later = await add(bench.proxy, target(await bench.worker(), worker="rollout-4-0"))
     assert await handles(bench.proxy) == {new.handle, later.handle}
 
 
@@ -215,7 +208,7 @@ async def test_a_handle_from_before_a_restart_removes_nobody(bench):
     assert await entries(bench.proxy) == ()
     await bench.stranger(url)
     assert await bench.proxy.remove(old) == Done()
-    other = await add(bench.proxy, target(await bench.worker(), "rollout-4-0"))
+    other = await add(bench.proxy, target(await bench.worker(), worker="rollout-4-0"))
     listed = await until(lambda: entries(bench.proxy), lambda listed: len(listed) == 2)
     assert {(entry.url, entry.fleet) for entry in listed} == {(url, "other"), (other.url, FLEET)}
 
@@ -279,8 +272,8 @@ async def test_a_listing_has_the_canonical_spelling(bench):
 @kinds_that(lambda can: can.drain)
 async def test_a_drained_entry_is_out_of_rotation_until_it_is_removed(bench):
     one, two = await bench.workers(2)
-    entry = await add(bench.proxy, target(one, "rollout-0-0"))
-    other = await add(bench.proxy, target(two, "rollout-1-0"))
+    entry = await add(bench.proxy, target(one, worker="rollout-0-0"))
+    other = await add(bench.proxy, target(two, worker="rollout-1-0"))
     assert await bench.proxy.drain(entry) == Done()
     listed = await until(lambda: entries(bench.proxy), lambda listed: not all(entry.in_rotation for entry in listed))
     assert {now.handle: now.in_rotation for now in listed} == {entry.handle: False, other.handle: True}
@@ -299,7 +292,7 @@ async def test_a_drain_that_there_is_not_is_unsupported_and_changes_nothing(benc
 
 @every_kind_that_lists
 async def test_a_hundred_entries_are_listed_together(bench):
-    wanted = [target(url, f"rollout-{number}-0") for number, url in enumerate(await bench.workers(100))]
+    wanted = [target(url, worker=f"rollout-{number}-0") for number, url in enumerate(await bench.workers(100))]
     for one in wanted:
         assert isinstance(await bench.proxy.add(one), Done | Pending)
     listed = await until(lambda: entries(bench.proxy), lambda listed: len(listed) == len(wanted))

@@ -1,7 +1,6 @@
 """The commands that look back, as an operator runs them: a real server, and a real controller where one is asked."""
 
 import json
-import logging
 import os
 import signal
 import subprocess
@@ -9,7 +8,6 @@ import sys
 import time
 
 import pytest
-import structlog
 from support.stream import FleetStream
 
 from rollbook.adapters.cli.exits import Exit
@@ -28,15 +26,6 @@ kind = "static"
 [pools.rollout]
 requires_proxy = false
 """
-
-
-@pytest.fixture(autouse=True)
-def _put_logging_back():
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    yield
-    root.handlers, root.level = handlers, level
-    structlog.reset_defaults()
 
 
 @pytest.fixture

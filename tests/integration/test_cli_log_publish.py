@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import logging
 import os
 import re
 import signal
@@ -12,12 +11,12 @@ import subprocess
 import sys
 import time
 import urllib.request
+from functools import partial
 
 import pytest
-import structlog
+from support import commands
 
 from rollbook.adapters.cli.exits import Exit
-from rollbook.adapters.cli.main import run
 from rollbook.adapters.demo.worker import HEADER_INCARNATION, HEADER_WORKER
 from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.jetstream.embedded import EmbeddedServer
@@ -28,15 +27,6 @@ pytestmark = pytest.mark.integration
 WHO = ("rollout-3-0", "1")
 PATIENCE = 60.0
 """Seconds for another process; the machine may be busy."""
-
-
-@pytest.fixture(autouse=True)
-def _put_logging_back():
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    yield
-    root.handlers, root.level = handlers, level
-    structlog.reset_defaults()
 
 
 @pytest.fixture
@@ -70,13 +60,7 @@ def store(nats_server, subject, payload):
 
 @pytest.fixture
 def call(capsys):
-    def call(*arguments):
-        capsys.readouterr()
-        code = run(list(arguments), os.environ)
-        streams = capsys.readouterr()
-        return code, streams.out, streams.err
-
-    return call
+    return partial(commands.call, capsys, environ=os.environ)
 
 
 @pytest.fixture

@@ -2,17 +2,16 @@
 
 import asyncio
 import json
-import logging
 import os
 import threading
+from functools import partial
 
 import pytest
-import structlog
+from support import commands
 from support.core import TIME
 from support.nats import DEADLINE
 
 from rollbook.adapters.cli.exits import Exit
-from rollbook.adapters.cli.main import run
 from rollbook.adapters.ids import UuidV7
 from rollbook.adapters.jetstream.connection import Connection, connect
 from rollbook.adapters.jetstream.log import JetStreamLog
@@ -24,15 +23,6 @@ pytestmark = pytest.mark.integration
 
 W, OTHER = "rollout-0-0", "rollout-1-0"
 WHY = ("--reason", "test", "--by", "ann")
-
-
-@pytest.fixture(autouse=True)
-def _put_logging_back():
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    yield
-    root.handlers, root.level = handlers, level
-    structlog.reset_defaults()
 
 
 @pytest.fixture
@@ -77,13 +67,7 @@ async def _with_client(nats_server, use):
 
 @pytest.fixture
 def call(capsys):
-    def call(*arguments):
-        capsys.readouterr()
-        code = run(list(arguments), os.environ)
-        streams = capsys.readouterr()
-        return code, streams.out, streams.err
-
-    return call
+    return partial(commands.call, capsys, environ=os.environ)
 
 
 def registered(worker=W, incarnation=1, fact=Registered):

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
+from support.proxies import entries, generate, target
 from support.routers import Haproxy, need_haproxy, running
 from support.until import until
 from support.workers import http_worker, http_workers, nobody_listens, tcp_server
@@ -15,7 +16,7 @@ from rollbook.adapters.proxies.haproxy import HaproxyOptions, HaproxyProxy
 from rollbook.adapters.proxies.haproxy_socket import RuntimeSocket
 from rollbook.adapters.proxies.kinds import ProxyConfig
 from rollbook.events import RollbookError
-from rollbook.projections.ports import Done, Entry, Failed, ProxyUnavailable, Target, Unsupported
+from rollbook.projections.ports import Done, Entry, Failed, ProxyUnavailable, Unsupported
 
 pytestmark = pytest.mark.router
 
@@ -54,23 +55,9 @@ async def session():
         yield session
 
 
-async def entries(proxy) -> tuple[Entry, ...]:
-    return (await proxy.list()).entries
-
-
-def target(url: str, incarnation: int = 8) -> Target:
-    return Target(worker="rollout-3-0", incarnation=incarnation, url=url)
-
-
 async def say(router, command: str) -> str:
     """A command that is not the adapter's."""
     return await RuntimeSocket("by-hand", router.admin_url).ask(command)
-
-
-async def generate(session, router) -> int:
-    async with session.post(f"{router.url}/generate", json={"text": "2+2="}) as response:
-        await response.read()
-        return response.status
 
 
 # ---------------------------------------------------------------- half-done adds

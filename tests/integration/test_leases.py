@@ -1,55 +1,34 @@
 """Leases with real publishers: heard of outside the log, and asked before anybody says that they are down."""
 
 import asyncio
-import os
 from contextlib import asynccontextmanager
 
 import pytest
-from support.nats import DEADLINE
+from support.controlled import controlled
 from support.process import python_process
-from support.stream import FleetStream
 from support.until import until
 from support.workers import http_worker
 
-from rollbook.adapters.bootstrap import build
 from rollbook.adapters.publisher import Publisher
-from rollbook.adapters.settings import NatsSettings, Settings, StaticProvider
+from rollbook.adapters.settings import StaticProvider
 from rollbook.events import InvalidFact, WorkerDown, WorkerUp
-from rollbook.projections.ending import end
-from rollbook.projections.policy import PoolPolicy
 
 pytestmark = pytest.mark.integration
 
 W = "rollout-0-0"
 
 
-@pytest.fixture
-def stream(nats_server, fleet):
-    return FleetStream(nats_server.url, fleet).make()
-
-
 @asynccontextmanager
-async def controlled(stream, tmp_path, worker):
+async def hearing(stream, tmp_path, worker):
     """A controller over one worker; yields when its lease was renewed last, as the controller heard it."""
-    settings = Settings(
-        fleet=stream.fleet,
-        nats=NatsSettings(url=stream.url),
-        provider=StaticProvider(workers={W: {"primary": worker.url.removeprefix("http://")}}),
-        pools={"rollout": PoolPolicy(requires_proxy=False)},
-    )
-    async with build(settings, tmp_path / ".rollbook", environ=os.environ) as built:
-        task = asyncio.create_task(built.run())
-        try:
-            async with asyncio.timeout(DEADLINE):
-                await built.controller.started.wait()
-            leases = built.controller.leading.resources.leases
+    provider = StaticProvider(workers={W: {"primary": worker.url.removeprefix("http://")}})
+    async with controlled(stream, tmp_path, provider) as built:
+        leases = built.controller.leading.resources.leases
 
-            async def heard():
-                return leases._heard.get(W)
+        async def heard():
+            return leases._heard.get(W)
 
-            yield heard
-        finally:
-            await end(task)
+        yield heard
 
 
 def facts(stream, *kinds):
@@ -74,7 +53,7 @@ sys.stdin.read()
 
 
 async def test_the_death_of_a_publisher_takes_only_workers_that_do_not_answer(stream, tmp_path):
-    async with http_worker() as worker, controlled(stream, tmp_path, worker) as heard:
+    async with http_worker() as worker, hearing(stream, tmp_path, worker) as heard:
         with python_process(TRAINER, stream.fleet, stream.url) as trainer:
             await until(heard, lambda one: one is not None and one[0] == 1)
             first = await heard()
@@ -93,7 +72,7 @@ async def test_the_death_of_a_publisher_takes_only_workers_that_do_not_answer(st
 async def test_a_life_is_renewed_until_it_ends(stream, tmp_path):
     async with (
         http_worker() as worker,
-        controlled(stream, tmp_path, worker) as heard,
+        hearing(stream, tmp_path, worker) as heard,
         Publisher(stream.fleet, stream.url, name="worker") as publisher,
     ):
         life = publisher.worker(W)

@@ -26,11 +26,6 @@ GROUP = group(3)
 
 
 @pytest.fixture
-def stream(nats_server, fleet):
-    return FleetStream(nats_server.url, fleet).make()
-
-
-@pytest.fixture
 def listener(stream):
     with XtunerListener(stream.fleet, stream.url) as made:
         assert made.wait_until_followed(30)

@@ -6,12 +6,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
+from support.proxies import entries, target
 from support.small_routers import LmdeployRouter, small_router
 from support.workers import http_worker, nobody_listens
 
 from rollbook.adapters.proxies.kinds import ProxyConfig
 from rollbook.adapters.proxies.lmdeploy import LmdeployProxy
-from rollbook.projections.ports import Done, Entry, Failed, ProxyUnavailable, Target, Unsupported
+from rollbook.projections.ports import Done, Entry, Failed, ProxyUnavailable, Unsupported
 
 ENTRY = Entry(url="http://10.0.0.1:8000", handle="http://10.0.0.1:8000")
 
@@ -27,14 +28,6 @@ async def proxy(router):
     proxy = LmdeployProxy(ProxyConfig(name="router-a", fleet="math-rl", admin_url=router.url))
     yield proxy
     await proxy.close()
-
-
-def target(url: str, **more) -> Target:
-    return Target(worker="rollout-3-0", incarnation=8, url=url, **more)
-
-
-async def entries(proxy):
-    return (await proxy.list()).entries
 
 
 async def test_an_added_node_is_listed_until_it_is_removed(proxy):

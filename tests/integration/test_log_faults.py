@@ -251,17 +251,23 @@ async def test_requests_are_renewed(log, reading, monkeypatch):
 # ---------------------------------------------------------------- reading ends, and says why
 
 
-async def test_a_log_that_lost_its_end_is_not_read_on(server, log, reading, tmp_path):
+async def read_beyond_a_backup(server, log, reading, backup):
+    """Three facts were read, and the store is again as it was with two. The server is stopped."""
     await log.append([draft(), draft()])
     server.stop()
-    shutil.copytree(server.directory / "store", tmp_path / "backup")
+    shutil.copytree(server.directory / "store", backup)
     server.start()
     read = reading()
     await append_for_sure(log, [draft(b"lost")])
     await read.have(3)
     server.stop()
     shutil.rmtree(server.directory / "store")
-    shutil.copytree(tmp_path / "backup", server.directory / "store")
+    shutil.copytree(backup, server.directory / "store")
+    return read
+
+
+async def test_a_log_that_lost_its_end_is_not_read_on(server, log, reading, tmp_path):
+    read = await read_beyond_a_backup(server, log, reading, tmp_path / "backup")
     server.start()
     error = await read.failed()
     assert isinstance(error, LogUnavailable)
@@ -269,16 +275,7 @@ async def test_a_log_that_lost_its_end_is_not_read_on(server, log, reading, tmp_
 
 
 async def test_a_log_whose_end_was_rewritten_is_not_read_on(server, log, reading, tmp_path):
-    await log.append([draft(), draft()])
-    server.stop()
-    shutil.copytree(server.directory / "store", tmp_path / "backup")
-    server.start()
-    read = reading()
-    await append_for_sure(log, [draft(b"lost")])
-    await read.have(3)
-    server.stop()
-    shutil.rmtree(server.directory / "store")
-    shutil.copytree(tmp_path / "backup", server.directory / "store")
+    read = await read_beyond_a_backup(server, log, reading, tmp_path / "backup")
     rewritten = asyncio.Event()
     state = log.state
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import aiohttp
 import pytest
 from support.small_routers import MilesRouter, SlimeRouter, small_router
 from support.workers import http_worker
@@ -56,6 +57,25 @@ async def test_a_restart_forgets_everything(proxy, router):
     await proxy.add(target())
     await router.restart()
     assert (await proxy.list()).entries == ()
+
+
+async def test_who_failed_its_checks_gets_nothing_any_more_also_when_it_is_added_again(proxy, router):
+    """Nothing of it shows in the listing; so the page says what a fleet has to do."""
+    async with http_worker() as worker, aiohttp.ClientSession() as client:
+
+        async def status() -> int:
+            async with client.post(f"{router.url}/generate") as answer:
+                return answer.status
+
+        await proxy.add(target(worker.url))
+        assert await status() == 200
+        worker.healthy = False
+        await router.check_health()
+        worker.healthy = True
+        await router.check_health()
+        assert await proxy.add(target(worker.url)) == Done()
+        assert (await proxy.list()).entries == (Entry(url=worker.url, handle=worker.url),)
+        assert await status() == 500
 
 
 async def test_one_half_of_a_pair_is_not_added_as_a_whole_worker(proxy, router):

@@ -10,20 +10,19 @@ import time
 from contextlib import asynccontextmanager
 
 import pytest
+from support.controlled import controlled
 from support.nats import DEADLINE
 from support.process import python_process
 from support.stream import FleetStream
 from support.until import until
 from support.workers import HttpWorker, http_worker
 
-from rollbook.adapters.bootstrap import build, open_reader
+from rollbook.adapters.bootstrap import open_reader
 from rollbook.adapters.health import HealthMonitor, HealthPolicy, MonitorThread, Outcome
 from rollbook.adapters.health.monitoring import MonitorMisconfigured
 from rollbook.adapters.publisher import Publisher
 from rollbook.adapters.service.client import Controllers
 from rollbook.adapters.service.messages import STATUS, Request
-from rollbook.adapters.settings import NatsSettings, Settings
-from rollbook.adapters.settings import StaticProvider as StaticSettings
 from rollbook.adapters.static import StaticProvider
 from rollbook.events import ObserverSilent, WorkerDown, WorkerSuspected, WorkerUp
 from rollbook.projections.ending import end
@@ -34,11 +33,6 @@ pytestmark = pytest.mark.integration
 
 W = "rollout-0-0"
 QUICK = HealthPolicy(interval=0.1, timeout=20.0, first_wait=0.0, success_threshold=1)
-
-
-@pytest.fixture
-def stream(nats_server, fleet):
-    return FleetStream(nats_server.url, fleet).make()
 
 
 @pytest.fixture
@@ -270,25 +264,6 @@ async def test_the_process_watches_and_stops_cleanly(stream, publisher, tmp_path
     assert code == 0, text
     assert '"event": "monitor.verdict"' in text
     assert "Traceback" not in text
-
-
-@asynccontextmanager
-async def controlled(stream, tmp_path):
-    """A controller of the fleet, without proxies."""
-    settings = Settings(
-        fleet=stream.fleet,
-        nats=NatsSettings(url=stream.url),
-        provider=StaticSettings(),
-        pools={"rollout": PoolPolicy(requires_proxy=False)},
-    )
-    async with build(settings, tmp_path / ".rollbook", environ=os.environ) as built:
-        task = asyncio.create_task(built.run())
-        try:
-            async with asyncio.timeout(DEADLINE):
-                await built.controller.started.wait()
-            yield built
-        finally:
-            await end(task)
 
 
 async def status_of(built):

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 import pytest
 from support.nats import DEADLINE
 from support.process import python_process
-from support.stream import FleetStream
 
 from rollbook.adapters.publisher import IncarnationUnknown, Publisher, sender
 from rollbook.events import RecoveryStarted, WorkerDown, WorkerUp, worker_subject
@@ -16,11 +15,6 @@ from rollbook.events import RecoveryStarted, WorkerDown, WorkerUp, worker_subjec
 pytestmark = pytest.mark.integration
 
 HOUR = 3600.0
-
-
-@pytest.fixture
-def stream(nats_server, fleet):
-    return FleetStream(nats_server.url, fleet).make()
 
 
 @pytest.fixture

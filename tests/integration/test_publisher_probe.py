@@ -13,11 +13,6 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def stream(nats_server, fleet):
-    return FleetStream(nats_server.url, fleet).make()
-
-
-@pytest.fixture
 def publisher(stream):
     with Publisher(stream.fleet, stream.url, name="prober") as made:
         yield made

@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 
 import aiohttp
 import pytest
+from support.proxies import entries, generate
 from support.routers import running_router
 from support.until import until
 from support.workers import HttpWorker, http_worker, http_workers, nobody_listens
@@ -44,10 +45,6 @@ async def proxy(router):
         await proxy.close()
 
 
-async def entries(proxy) -> tuple[Entry, ...]:
-    return (await proxy.list()).entries
-
-
 async def add(proxy, url: str, worker: str = "rollout-3-0", incarnation: int = 8, **more) -> Entry:
     """Add, and wait until the entry is listed and the job for its URL is over."""
     pending = await proxy.add(Target(worker=worker, incarnation=incarnation, url=url, **more))
@@ -59,12 +56,6 @@ async def add(proxy, url: str, worker: str = "rollout-3-0", incarnation: int = 8
 async def remove(proxy, entry: Entry) -> None:
     assert await proxy.remove(entry) == Done()
     await until(lambda: entries(proxy), lambda listed: entry.handle not in {other.handle for other in listed})
-
-
-async def generate(session, router) -> int:
-    async with session.post(f"{router.url}/generate", json={"text": "2+2="}) as response:
-        await response.read()
-        return response.status
 
 
 async def test_a_ghost_appears_after_its_removal_and_can_be_taken_away(proxy):

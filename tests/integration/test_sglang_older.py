@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.old_routers import OldSglangRouter, need_old_sglang
+from support.proxies import entries, target
 from support.routers import SglangRouter, running
 from support.until import until
 from support.workers import http_worker, http_workers, nobody_listens
@@ -43,16 +44,8 @@ async def proxy(router):
         await proxy.close()
 
 
-def target(url: str, incarnation: int = 8, **more) -> Target:
-    return Target(worker="rollout-3-0", incarnation=incarnation, url=url, **more)
-
-
 def whose(entry: Entry):
     return entry.fleet, entry.worker, entry.incarnation
-
-
-async def entries(proxy) -> tuple[Entry, ...]:
-    return (await proxy.list()).entries
 
 
 async def ask(proxy, wanted: Target):

@@ -1,22 +1,20 @@
 """Suspension as a lease: asleep is not dead, not asked and not routed, and nobody sleeps for ever."""
 
 import asyncio
-import os
 import signal
 import time
 from contextlib import asynccontextmanager
 
 import pytest
+from support.controlled import controlled
 from support.nats import DEADLINE
 from support.process import run_python
-from support.stream import FleetStream
 from support.until import until
 from support.workers import http_workers
 
-from rollbook.adapters.bootstrap import build
 from rollbook.adapters.health import HealthMonitor, HealthPolicy
 from rollbook.adapters.publisher import IncarnationUnknown, Publisher, PublisherMisconfigured
-from rollbook.adapters.settings import NatsSettings, Settings, StaticProvider
+from rollbook.adapters.settings import StaticProvider
 from rollbook.adapters.static import StaticProvider as Provider
 from rollbook.events import InvalidName, WorkerDown, WorkerResumed, WorkerSuspected, WorkerSuspended, WorkerUp
 from rollbook.projections.ending import end
@@ -27,11 +25,6 @@ pytestmark = pytest.mark.integration
 
 NAMES = ["rollout-0-0", "rollout-1-0"]
 HOUR = 3600.0
-
-
-@pytest.fixture
-def stream(nats_server, fleet):
-    return FleetStream(nats_server.url, fleet).make()
 
 
 @pytest.fixture
@@ -105,31 +98,23 @@ def test_what_is_wrong_suspends_nobody(publisher, stream):
 
 
 @asynccontextmanager
-async def controlled(stream, tmp_path):
+async def watched(stream, tmp_path):
     """A controller and a monitor over two workers; yields the workers, how the roster has one, and the monitor."""
     async with http_workers(2) as workers:
         places = [worker.url.removeprefix("http://") for worker in workers]
-        at = {name: {"primary": place} for name, place in zip(NAMES, places, strict=True)}
-        provider = StaticProvider(workers=at)
-        settings = Settings(
-            fleet=stream.fleet,
-            nats=NatsSettings(url=stream.url),
-            provider=provider,
-            pools={"rollout": PoolPolicy(requires_proxy=False)},
-        )
+        provider = StaticProvider(workers={name: {"primary": at} for name, at in zip(NAMES, places, strict=True)})
         pools = {"rollout": PoolPolicy(health=HealthPolicy(interval=0.1, first_wait=0.0))}
         monitor = HealthMonitor(stream.fleet, stream.url, Provider(provider.addresses()), pools)
-        async with build(settings, tmp_path / ".rollbook", environ=os.environ) as built:
-            tasks = [asyncio.create_task(built.run()), asyncio.create_task(monitor.run())]
+        async with controlled(stream, tmp_path, provider) as built:
+            watching = asyncio.create_task(monitor.run())
             try:
-                await asyncio.wait_for(built.controller.started.wait(), DEADLINE)
 
                 async def look():
                     return built.controller.projector.state.roster.workers.get(NAMES[0])
 
                 yield workers, look, monitor
             finally:
-                await end(*tasks)
+                await end(watching)
 
 
 async def probed(monitor, more):
@@ -162,7 +147,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def test_a_trainer_that_dies_while_holding_it_leaves_nobody_asleep_for_ever(stream, tmp_path):
-    async with controlled(stream, tmp_path) as (_, look, monitor):
+    async with watched(stream, tmp_path) as (_, look, monitor):
         trainer = await asyncio.to_thread(run_python, TRAINER, stream.fleet, stream.url, "2", check=False)
         assert trainer.returncode == -signal.SIGKILL, trainer.stderr
         await until(look, lambda one: one is not None and one.suspension is not None)
@@ -175,7 +160,7 @@ async def test_a_trainer_that_dies_while_holding_it_leaves_nobody_asleep_for_eve
 
 
 async def test_asleep_is_not_asked_and_not_dead(stream, publisher, tmp_path):
-    async with controlled(stream, tmp_path) as (workers, look, monitor):
+    async with watched(stream, tmp_path) as (workers, look, monitor):
         await watching(monitor, 2)
         await publisher.suspend(NAMES[:1], reason="weights", ttl=HOUR)[0]
         await watching(monitor, 1)

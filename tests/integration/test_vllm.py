@@ -9,13 +9,14 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 from aiohttp import web
+from support.proxies import entries, generate, target
 from support.routers import VllmRouter, running, running_router
 from support.until import until
 from support.workers import HttpWorker, http_worker, nobody_listens
 
 from rollbook.adapters.proxies.kinds import ProxyConfig
 from rollbook.adapters.proxies.vllm import VllmProxy
-from rollbook.projections.ports import Done, Entry, Failed, ProxyUnavailable, Target, Unsupported
+from rollbook.projections.ports import Done, Entry, Failed, ProxyUnavailable, Unsupported
 
 pytestmark = pytest.mark.router
 
@@ -43,20 +44,6 @@ async def proxy(router):
         for entry in await entries(proxy):
             assert await proxy.remove(entry) == Done()
         yield proxy
-
-
-async def entries(proxy) -> tuple[Entry, ...]:
-    return (await proxy.list()).entries
-
-
-def target(url: str, **more) -> Target:
-    return Target(worker="rollout-3-0", incarnation=8, url=url, **more)
-
-
-async def generate(session, router) -> int:
-    async with session.post(f"{router.url}/generate", json={"text": "2+2="}) as response:
-        await response.read()
-        return response.status
 
 
 async def test_an_add_that_nobody_waits_for_is_given_up(proxy):

@@ -10,7 +10,6 @@ from support.nats import DEADLINE
 from support.process import run_python
 from support.routers import running_router
 from support.scene import NAMES, scene
-from support.stream import FleetStream
 
 from rollbook.adapters.publisher import Publisher, PublisherMisconfigured, WouldBlock
 from rollbook.adapters.weights import weight_update
@@ -74,11 +73,6 @@ async def test_who_restarts_in_the_middle_is_not_marked_ready(tmp_path, tmp_path
             await on.right()
             removed = [fact.worker for fact in await on.facts(Deregistering)]
             assert sorted(removed) == sorted([TWO, THREE, FOUR])
-
-
-@pytest.fixture
-def stream(nats_server, fleet):
-    return FleetStream(nats_server.url, fleet).make()
 
 
 @pytest.fixture

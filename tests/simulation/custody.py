@@ -232,7 +232,7 @@ class Custody:
                 continue
             cordons = [roster.cordons[rank.name] for rank in ranks if rank.name in roster.cordons]
             for rank, worker in zip(ranks, known, strict=True):
-                found += self._amiss(rank, worker, state, given_up=bool(cordons))
+                found += self._amiss(rank, worker, given_up=bool(cordons))
             for cordon in cordons:
                 if not cordon.why or self._given_up.isdisjoint(rank.name for rank in ranks):
                     found.append(f"[kept] {cell} is cordoned by {cordon.by}, who did not give it up: {cordon.why!r}")
@@ -241,7 +241,7 @@ class Custody:
             found.append(f"[kept] nobody has said that {silent} are silent")
         return found
 
-    def _amiss(self, rank, worker, state: State, *, given_up: bool) -> list[str]:
+    def _amiss(self, rank, worker, *, given_up: bool) -> list[str]:
         if worker is None or worker.phase == "retired":
             return [f"[kept] {rank.name} was not launched: {worker}"]
         found: list[str] = []

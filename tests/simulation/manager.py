@@ -134,7 +134,7 @@ class Manager:
                     self._end(ranks, f"{rank.name} cannot be started")
                 if not self._open.issuperset(lives):
                     self._end(ranks, "its cell was ended while it was started")
-                    raise NotStarted(f"{cell} did not come to have a life")
+                    raise NotStarted(f"{cell} did not begin a life")
                 self._begin(rank)
 
     async def _number(self, rank, life: int, size: int) -> tuple[str, int]:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import msgspec
 from simulation.chaos import Chaos
-from simulation.weather import Weather
 from simulation.world import World, Wrong
 
 from rollbook.adapters.memory import virtual
@@ -32,12 +31,12 @@ class Result(msgspec.Struct):
     """Hashes of the distinct states that it went through."""
 
 
-def simulate(seed: int, weather: Weather | None = None) -> Result:
+def simulate(seed: int) -> Result:
     """Run one seed. Raises `Wrong` with the command that runs it again."""
     trace: list[str] = []
 
     async def main() -> Result:
-        world = World(seed, weather)
+        world = World(seed)
         world.loop.set_exception_handler(lambda _, context: world.wrong(_told(context)))
         try:
             return await _run(world)

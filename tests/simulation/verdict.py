@@ -44,7 +44,7 @@ class Verdict:
         listed, found = self._listed(router, state, expected)
         found += [f"[I1] {router.name} lists {name} more than once" for name in set(listed) if listed.count(name) > 1]
         for name, incarnation in expected.items():
-            if name not in listed and self._can_be_added(router, state, name, incarnation):
+            if name not in listed and self._can_be_added(router, name, incarnation):
                 found.append(f"[I1] {router.name} does not list {name} {incarnation}")
         there, strangers = {entry.url for entry in router.listed}, self._witness.strangers[router.name]
         if not served.exclusive:
@@ -53,7 +53,7 @@ class Verdict:
             found += [f"[I11] {router.name} still lists the stranger {url}" for url in strangers & there]
         return found + self._ledger(router, state, expected, listed)
 
-    def _can_be_added(self, router, state: State, name: str, incarnation: int) -> bool:
+    def _can_be_added(self, router, name: str, incarnation: int) -> bool:
         """Nothing keeps it out: it is there, its weights are right, and its URL is nobody's who keeps it."""
         url = self._world.fleet.url_of(name, incarnation)
         fleet = self._world.fleet
@@ -109,7 +109,7 @@ class Verdict:
             life = record.registrations.get(name, {}).get(incarnation)
             # Whether an add worked that nobody answered, a router without a listing shows only when it is repeated,
             # and nobody repeats that of one who is dead and not known to be.
-            unknown = not router.capabilities.list and not self._can_be_added(router, state, name, incarnation)
+            unknown = not router.capabilities.list and not self._can_be_added(router, name, incarnation)
             if name in listed and not unknown and (life is None or life.told != "registered"):
                 found.append(f"[I5] {router.name}: {name} is listed, the log says {life}")
         there = {
@@ -161,7 +161,7 @@ class Verdict:
             return True
         _, worker, incarnation = call.key
         belongs = wanted(state.roster, self._world.policy, name, worker) == incarnation
-        return belongs and not mine and not self._can_be_added(router, state, worker, incarnation)
+        return belongs and not mine and not self._can_be_added(router, worker, incarnation)
 
     def replayed(self, state: State) -> list[str]:
         """[I5] every controller, leading or not, has what the log folds to."""

@@ -27,22 +27,8 @@ class OldSglangRouter(SglangRouter):
         return self._folder.name.rpartition(".")[0]
 
     def command(self) -> list[str]:
-        port, metrics = self._ports
-        level = "warning" if self.api == "0.1" else "warn"
-        return [
-            "env",
-            f"PYTHONPATH={self._folder}",
-            sys.executable,
-            "-m",
-            "sglang_router.launch_router",
-            "--host=127.0.0.1",
-            f"--port={port}",
-            "--prometheus-host=127.0.0.1",
-            f"--prometheus-port={metrics}",
-            "--policy=round_robin",
-            f"--log-level={level}",
-            *self._flags,
-        ]
+        launch = ["env", f"PYTHONPATH={self._folder}", sys.executable, "-m", "sglang_router.launch_router"]
+        return [*launch, *self.flags("warning" if self.api == "0.1" else "warn")]
 
 
 def need_old_sglang(cache: pytest.Cache, version: str) -> Path:

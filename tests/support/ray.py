@@ -55,12 +55,6 @@ def local_ray() -> Iterator[str]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.fixture
-def stream(nats_server: NatsServer, fleet: str) -> FleetStream:
-    """The fleet's stream on the shared server."""
-    return FleetStream(nats_server.url, fleet).make()
-
-
 Launch = Callable[..., RayWorkerManager]
 
 

@@ -110,7 +110,6 @@ class World:
         """(worker, step) → `die`, `hang`, `silent`, `fail`; (worker, "ready" or "end") → anything."""
         self.processes: list[Process] = []
         self.rooms = 0
-        self.most_rooms = 0
         self.facts: list[WorkerFact] = []
         self.up_while: list[list[bool]] = []
         """At each Up: whether each rank listened at that moment."""

@@ -129,53 +129,42 @@ class RouterProcess(ABC):
             )
 
 
-class SglangRouter(RouterProcess):
+class FlaggedRouter(RouterProcess):
+    """sglang-router, and vllm-router, which came of it: their flags are the same."""
+
+    def __init__(self, directory: Path, flags: tuple[str, ...] = QUICK) -> None:
+        super().__init__(directory)
+        self._flags = flags
+
+    def flags(self, level: str) -> list[str]:
+        """Where it listens, what it does with requests, and what it logs."""
+        port, metrics = self._ports
+        return [
+            "--host=127.0.0.1",
+            f"--port={port}",
+            "--prometheus-host=127.0.0.1",
+            f"--prometheus-port={metrics}",
+            "--policy=round_robin",
+            f"--log-level={level}",
+            *self._flags,
+        ]
+
+    def answers(self) -> bool:
+        return _healthy(self.port)
+
+
+class SglangRouter(FlaggedRouter):
     """`sglang-router launch`."""
 
-    def __init__(self, directory: Path, flags: tuple[str, ...] = QUICK) -> None:
-        super().__init__(directory)
-        self._flags = flags
-
     def command(self) -> list[str]:
-        port, metrics = self._ports
-        return [
-            _program("sglang-router", "install the `demo` extra"),
-            "launch",
-            "--host=127.0.0.1",
-            f"--port={port}",
-            "--prometheus-host=127.0.0.1",
-            f"--prometheus-port={metrics}",
-            "--policy=round_robin",
-            "--log-level=warn",
-            *self._flags,
-        ]
-
-    def answers(self) -> bool:
-        return _healthy(self.port)
+        return [_program("sglang-router", "install the `demo` extra"), "launch", *self.flags("warn")]
 
 
-class VllmRouter(RouterProcess):
+class VllmRouter(FlaggedRouter):
     """`vllm-router`."""
 
-    def __init__(self, directory: Path, flags: tuple[str, ...] = QUICK) -> None:
-        super().__init__(directory)
-        self._flags = flags
-
     def command(self) -> list[str]:
-        port, metrics = self._ports
-        return [
-            _program("vllm-router", "install the `dev` extra"),
-            "--host=127.0.0.1",
-            f"--port={port}",
-            "--prometheus-host=127.0.0.1",
-            f"--prometheus-port={metrics}",
-            "--policy=round_robin",
-            "--log-level=warning",
-            *self._flags,
-        ]
-
-    def answers(self) -> bool:
-        return _healthy(self.port)
+        return [_program("vllm-router", "install the `dev` extra"), *self.flags("warning")]
 
 
 class Haproxy(RouterProcess):

@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import msgspec
+import pytest
 from support.core import TIME
-from support.nats import DEADLINE
+from support.nats import DEADLINE, NatsServer
 
 from rollbook.adapters.ids import UuidV7
 from rollbook.adapters.jetstream.api import question
@@ -138,3 +139,9 @@ def in_thread(work: Callable[[], T], seconds: float = 2 * DEADLINE) -> T:
     if failure:
         raise failure[0]
     return outcome[0]
+
+
+@pytest.fixture
+def stream(nats_server: NatsServer, fleet: str) -> FleetStream:
+    """The fleet's stream on the shared server."""
+    return FleetStream(nats_server.url, fleet).make()

@@ -12,26 +12,17 @@ from pathlib import Path
 
 import pytest
 import structlog
+from support.commands import GOOD, call
 
 from rollbook.adapters.bootstrap import NoProvider, open_provider
 from rollbook.adapters.cli import check as check_module
 from rollbook.adapters.cli import init, status
 from rollbook.adapters.cli.exits import Exit, UsageError, WaitedTooLong
-from rollbook.adapters.cli.main import app, run
+from rollbook.adapters.cli.main import app
 from rollbook.adapters.settings import RayProvider, Settings
 from rollbook.events import RollbookError
 
-GOOD = """
-fleet = "math-rl"
-[provider]
-kind = "ray"
-[pools.rollout]
-[[proxies]]
-name = "router-a"
-kind = "sglang"
-admin_url = "http://127.0.0.1:30000"
-pools = ["rollout"]
-"""
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
 DEFECT = "rollbook: this is a defect of Rollbook; run it again with ROLLBOOK_DEBUG=1 to see where, and report it"
 
@@ -45,18 +36,6 @@ def leaves(tree, words=()):
 
 
 COMMANDS = leaves(app)
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-
-
-def call(capsys, *arguments, environ=None):
-    code = run(list(arguments), environ or {})
-    streams = capsys.readouterr()
-    return code, streams.out, streams.err
 
 
 def program(*arguments, **options):
@@ -250,7 +229,6 @@ def test_commands_whose_parts_may_speak_send_that_to_standard_error(capsys, monk
     (tmp_path / "rollbook.toml").write_text(GOOD)
     words = ("status", "--json") if module is status else ("init", "--find", "-c", "other.toml")
     code, out, err = call(capsys, *words)
-    structlog.reset_defaults()
     assert (code, out) == (1, "")
     assert "provider.ray.not_joined" in err
 

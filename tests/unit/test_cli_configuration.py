@@ -4,35 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from support.commands import GOOD, call
 
 from rollbook.adapters.cli.exits import Exit
-from rollbook.adapters.cli.main import run
 from rollbook.adapters.settings import RayActorsProvider, RayProvider, StaticProvider, load
 
-GOOD = """
-fleet = "math-rl"
-[provider]
-kind = "ray"
-[pools.rollout]
-[[proxies]]
-name = "router-a"
-kind = "sglang"
-admin_url = "http://127.0.0.1:30000"
-pools = ["rollout"]
-"""
-
-
-@pytest.fixture(autouse=True)
-def _in_an_empty_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-
-
-def call(capsys, *arguments, environ=None):
-    code = run(list(arguments), environ or {})
-    streams = capsys.readouterr()
-    return code, streams.out, streams.err
-
+pytestmark = pytest.mark.usefixtures("in_an_empty_folder")
 
 # ---------------------------------------------------------------- check
 

@@ -67,4 +67,4 @@ def test_every_kind_can_be_carried_out(tmp_path: Path) -> None:
     async def find(worker: str) -> None:
         return None
 
-    assert Arms((), stage, Hunter(find, print), print).can_do == set(Kind)
+    assert Arms((), stage, Hunter(find, print), print)._doing.keys() == set(Kind)

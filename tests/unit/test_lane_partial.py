@@ -18,7 +18,7 @@ SIZE = 64
 BAD = [f"rollout-{number}-0" for number in (17, 31, 45, 50, 60)]
 
 
-def refuse(fleet, names, *, forever=True):
+def refuse(fleet, names):
     """The router refuses these workers."""
     add = fleet.proxy.add
 

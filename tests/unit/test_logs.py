@@ -15,15 +15,6 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture(autouse=True)
-def _put_back():
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    yield
-    root.handlers, root.level = handlers, level
-    structlog.reset_defaults()
-
-
 def written(stream, environ=None, **options):
     logs.configure(environ=environ or {}, stream=stream, **options)
     structlog.get_logger().info("proxy.register.failed", proxy="router-a", worker="rollout-3-0")

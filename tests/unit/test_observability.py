@@ -16,7 +16,6 @@ from rollbook.adapters.web.metrics import Metrics
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/observability.md").read_text()
 OWN = "rollbook_"
-SUFFIXES = ("_total", "_bucket", "_count", "_sum")
 
 
 class FakePublisher:

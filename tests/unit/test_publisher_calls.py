@@ -22,7 +22,18 @@ from rollbook.adapters.publisher import (
     WouldBlock,
     link,
 )
-from rollbook.events import InvalidFact, InvalidName, InvalidSubject, WeightsPublished, WorkerCordoned, WorkerUp
+from rollbook.events import (
+    InvalidFact,
+    InvalidName,
+    InvalidSubject,
+    WeightsPublished,
+    WorkerCordoned,
+    WorkerDraining,
+    WorkerResumed,
+    WorkerRetired,
+    WorkerSuspended,
+    WorkerUp,
+)
 from rollbook.projections.ports import LogError, LogUnavailable
 
 SOON = 30
@@ -172,6 +183,22 @@ def test_a_life_without_facts_has_no_number(publisher):
     life.up()
     with pytest.raises(TimeoutError):
         life.incarnation_result(0.01)
+
+
+def test_a_life_says_by_methods_what_the_page_shows(publisher):
+    life = publisher.worker("w-0-0")
+    life.suspended(reason="weight update", ttl=30)
+    life.resumed(reason="it is done")
+    life.draining(reason="scale down", deadline_seconds=5)
+    life.retired(reason="it is gone")
+    said = [unsent.fact for unsent in publisher.flush(timeout=0).unsent]
+    w = {"worker": "w-0-0", "incarnation": said[0].incarnation}
+    assert said == [
+        WorkerSuspended(**w, reason="weight update", ttl=30),
+        WorkerResumed(**w, reason="it is done"),
+        WorkerDraining(**w, reason="scale down", deadline_seconds=5),
+        WorkerRetired(**w, reason="it is gone"),
+    ]
 
 
 def test_flush_says_what_is_not_sent(publisher):

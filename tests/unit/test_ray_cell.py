@@ -248,13 +248,14 @@ async def test_i3_who_cannot_be_killed_now_is_not_taken_for_the_next_life():
 async def test_a_keeper_that_stumbled_over_an_end_can_be_told_to_begin():  # I10
     made = world(size=1, restart="recoverer")
     await until(serves(made, 1))
-    keeper, told = made.keeper, made.keeper._say_over
+    keeper, crew = made.keeper, made.keeper.crew
+    told = crew.say_over
 
     def stumbles(over):
-        keeper._say_over = told
+        crew.say_over = told
         raise KeyError("of nobody's making")
 
-    keeper._say_over = stumbles
+    crew.say_over = stumbles
     made.living()[0].end()
     with pytest.raises(KeyError):
         await made.task
@@ -282,7 +283,7 @@ async def test_i3_only_the_life_that_was_meant_is_terminated():
     assert len(made.living()) == 2
     made.failing["w-0-0", "identity"] = "die"
     await made.keeper.terminate("w-0-0", 2)
-    with pytest.raises(NotStarted, match="did not come to have a life"):
+    with pytest.raises(NotStarted, match="did not begin a life"):
         await made.keeper.start()
 
 

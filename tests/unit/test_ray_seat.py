@@ -31,6 +31,12 @@ SEAT = Seat(
 )
 
 
+def test_whose_addresses_are_whose():
+    assert SEAT.own.keys() == {"primary", "rpc", "master"}
+    assert SEAT.own["primary"] == HostAndPort("10.0.0.2", 8000)
+    assert SEAT.of_rank0 == {"primary": HostAndPort("10.0.0.1", 8000), "master": SEAT.own["master"]}
+
+
 @pytest.mark.parametrize(
     ("template", "text"),
     [

@@ -318,6 +318,10 @@ async def test_a_cell_whose_starts_hang_is_a_crash_loop_too_by_default():
     assert "it was not up within" in scene.follower.state.roster.cordons[W].why
 
 
+async def hanging(*_):
+    await asyncio.Event().wait()
+
+
 @pytest.mark.parametrize(
     "policy",
     [
@@ -333,10 +337,6 @@ async def test_the_shortest_window_that_is_allowed_still_ends_a_crash_loop_that_
     await scene.up()
     await scene.lead()
     scene.recover("a")
-
-    async def hanging(*_):
-        await asyncio.Event().wait()
-
     scene.manager.terminate = hanging
     await scene.manager.kill(W)
     await scene.until(lambda: W in scene.follower.state.roster.cordons, 1000)
@@ -350,10 +350,6 @@ async def test_a_manager_that_hangs_for_ever_holds_no_cell_for_ever():
     await scene.up()
     await scene.lead()
     scene.recover("a")
-
-    async def hanging(*_):
-        await asyncio.Event().wait()
-
     scene.manager.terminate = hanging
     await scene.manager.kill(W)
     await scene.until(lambda: len(scene.facts(RecoveryStarted)) == 2, 200)

@@ -25,7 +25,6 @@ from rollbook.projections.state.worker import Phase
 ROOT = Path(__file__).parents[2]
 NAME = "rollout-0-0"
 LIFE = 5
-OFFSET = {Relation.OLDER: -1, Relation.SAME: 0, Relation.NEWER: 1}
 FIELDS = {WorkerDown: {"evidence": "exited"}, WeightsLoaded: {"version": 3}}
 WAY_TO = {
     Phase.STARTING: WorkerStarted(worker=NAME, incarnation=LIFE),

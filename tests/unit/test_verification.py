@@ -15,7 +15,7 @@ from rollbook.projections.looking.verification import (
 )
 from rollbook.projections.ports import Identity
 
-W, OTHER, THIRD = "rollout-0-0", "rollout-1-0", "rollout-2-0"
+W, OTHER = "rollout-0-0", "rollout-1-0"
 HEADER = "X-Engine-Id"
 IDS = {W: Identity(value="id-w", header=HEADER), OTHER: Identity(value="id-o", header=HEADER)}
 

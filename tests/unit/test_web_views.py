@@ -21,37 +21,36 @@ def withheld_metric(fleet):
     return metrics.registry.get_sample_value("rollbook_proxy_withheld", {"proxy": "a"})
 
 
-@on_virtual_time
-async def test_i12_the_plan_withholds_what_the_lanes_withhold():
+async def one_that_cannot_be_judged():
+    """A fleet of two, of whom one is thought to be dead while the provider cannot be asked; and who that is."""
     fleet = Fleet()
     await fleet.start()
-    names = await fleet.pool_up(2)
+    withheld, _ = await fleet.pool_up(2)
     await fleet.stop()
     fleet.provider.available = False
     await fleet.start("two")
-    await fleet.down(names[0], evidence="timeout")
+    await fleet.down(withheld, evidence="timeout")
     await fleet.until(lambda: fleet.controller.lanes["a"].withheld, 30)
+    return fleet, withheld
+
+
+@on_virtual_time
+async def test_i12_the_plan_withholds_what_the_lanes_withhold():
+    fleet, withheld = await one_that_cannot_be_judged()
     views = views_of(fleet)
     [line] = (await views.plan()).lines
-    assert (line.change, line.worker, line.would) == (Change.WITHHELD, names[0], Change.DEREGISTER)
+    assert (line.change, line.worker, line.would) == (Change.WITHHELD, withheld, Change.DEREGISTER)
     assert "has not been listed yet" in line.reason
     await views.close()
 
 
 @on_virtual_time
 async def test_i12_status_and_metric_know_who_cannot_be_judged_yet():
-    fleet = Fleet()
-    await fleet.start()
-    names = await fleet.pool_up(2)
-    await fleet.stop()
-    fleet.provider.available = False
-    await fleet.start("two")
-    await fleet.down(names[0], evidence="timeout")
-    await fleet.until(lambda: fleet.controller.lanes["a"].withheld, 30)
+    fleet, withheld = await one_that_cannot_be_judged()
     views = views_of(fleet)
     taken = await views.status()
-    assert taken.proxies[0].withheld == (names[0],)
-    [one] = [worker.registrations[0] for worker in taken.workers if worker.name == names[0]]
+    assert taken.proxies[0].withheld == (withheld,)
+    [one] = [worker.registrations[0] for worker in taken.workers if worker.name == withheld]
     assert one.state is Standing.WITHHELD
     assert "has not been listed yet" in one.reason
     assert withheld_metric(fleet) == 1

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Final
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from rollbook.adapters.cli.common import ConfigFile, Json, load_client_config, run, start_logs
 from rollbook.adapters.cli.exits import Exit
 from rollbook.adapters.cli.lines import short
-from rollbook.adapters.cli.output import Piece, one_line, out_document
+from rollbook.adapters.cli.output import LONGEST_SHOWN, Piece, one_line, out_document
 from rollbook.adapters.cli.past import Archive, open_past, said_moment
 from rollbook.adapters.settings import Client
 from rollbook.events.times import rfc3339
@@ -26,7 +26,6 @@ Example:
 
 Exit codes: 0 nothing changed, 2 something did."""
 
-LONGEST_SHOWN: Final = 200
 
 First = Annotated[
     str,

@@ -31,7 +31,8 @@ def doctor(*, config: ConfigFile = None, json: Json = False) -> Exit:
     """Look at everything that a fleet needs, without changing anything, and name a fix for what is not well.
 
     Configuration, packages, outboxes, NATS and JetStream, the stream's settings, what these credentials may do, the
-    clocks, who leads, the provider, and every proxy. With --json it prints one document: healthy, checks.
+    clocks, who leads, workers that are down, the provider, and every proxy. With --json it prints one document:
+    healthy, checks.
     """
     from rollbook.adapters import logs
     from rollbook.adapters.doctor.examination import examine

@@ -17,7 +17,7 @@ from rollbook.adapters.cli.common import ConfigFile, Json, load_client_config, r
 from rollbook.adapters.cli.exits import Exit
 from rollbook.adapters.cli.lines import describe, describe_unreadable, resolve_types
 from rollbook.adapters.cli.output import Lines, json_text, one_line, out, say
-from rollbook.adapters.cli.past import Archive, Until, parse_since, parse_until
+from rollbook.adapters.cli.past import Archive, Since, Until, parse_since, parse_until
 from rollbook.adapters.cli.reading import read_in_order
 from rollbook.adapters.settings import Client
 from rollbook.events import Codec, Recorded, Undecodable, validate_name
@@ -80,13 +80,7 @@ def log(
     *,
     config: ConfigFile = None,
     wanted: Wanted | None = None,
-    since: Annotated[
-        str | None,
-        Parameter(
-            help="Only from here on: a time ago such as 10m, a sequence such as 4711, or an RFC 3339 time.",
-            allow_leading_hyphen=True,
-        ),
-    ] = None,
+    since: Since = None,
     until: Until = None,
     archive: Archive = None,
     follow: Annotated[

@@ -87,6 +87,10 @@ def forget_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+LONGEST_SHOWN: Final = 200
+"""Letters of a reason, a URL or a name. Whoever writes one may write at any length; `--json` has it whole."""
+
+
 def one_line(text: str, most: int | None = None) -> str:
     """Text from outside, for a line of its own: nothing in it moves a cursor or colours, and it has `most` letters."""
     shown = text if most is None or len(text) <= most else text[:most] + "..."

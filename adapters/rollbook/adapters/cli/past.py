@@ -39,6 +39,16 @@ At = Annotated[
 ]
 """The `--at MOMENT` of commands that look at one moment."""
 
+Since = Annotated[
+    str | None,
+    Parameter(
+        help="Only from here on: a time ago such as 10m, a sequence such as 4711, or an RFC 3339 time.",
+        allow_leading_hyphen=True,
+        show_default=False,
+    ),
+]
+"""Where a range begins."""
+
 Until = Annotated[
     str | None,
     Parameter(

@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from rollbook.adapters.cli.common import ConfigFile, Found, Json, ProxyName, load_what_is_there, run, start_logs
 from rollbook.adapters.cli.exits import Exit, UsageError
-from rollbook.adapters.cli.output import Piece, one_line, out_document, say
+from rollbook.adapters.cli.output import LONGEST_SHOWN, Piece, one_line, out_document, say
 from rollbook.adapters.cli.table import table
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ else failed."""
 
 _MARKS: Final = {"register": "+", "replace": "~", "deregister": "-", "withheld": "!", "foreign": "?"}
 _STYLES: Final = {"+": "green", "~": "cyan", "-": "red", "!": "yellow", "?": "dim", "x": "bold red"}
-LONGEST_SHOWN: Final = 200
-"""Letters of a URL or a reason; `--json` has them whole."""
 
 
 def plan(

@@ -22,9 +22,9 @@ from rollbook.adapters.cli.common import (
     start_logs,
 )
 from rollbook.adapters.cli.exits import Exit, UsageError
-from rollbook.adapters.cli.output import Lines, Piece, one_line, out_json, say
+from rollbook.adapters.cli.output import LONGEST_SHOWN, Lines, Piece, one_line, out_json, say
 from rollbook.adapters.cli.people import who
-from rollbook.adapters.cli.plan import LONGEST_SHOWN, render, show, verdict
+from rollbook.adapters.cli.plan import render, show, verdict
 from rollbook.events import RollbookError
 
 if TYPE_CHECKING:

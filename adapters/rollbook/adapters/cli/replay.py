@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from rollbook.adapters.cli.common import ConfigFile, Json, load_client_config, load_config, run, start_logs
 from rollbook.adapters.cli.diff import item_line
 from rollbook.adapters.cli.exits import Exit, UsageError
-from rollbook.adapters.cli.output import Piece, one_line, out_document, say
+from rollbook.adapters.cli.output import LONGEST_SHOWN, Piece, one_line, out_document, say
 from rollbook.adapters.cli.past import Archive, NotHere, open_past_and_log, said_moment
 from rollbook.adapters.settings import Config, ConfigError, Settings
 from rollbook.adapters.settings.decode import decode
@@ -215,7 +215,7 @@ def render(found: Replayed, seconds: float, others: tuple[Otherwise, ...] | None
     if found.unreadable:
         yield [(f"{found.unreadable} messages are no facts", "yellow")]
     for kind, count in found.unknown.items():
-        yield [(f"{count} of a type that this version does not know: {one_line(kind, 200)}", "yellow")]
+        yield [(f"{count} of a type that this version does not know: {one_line(kind, LONGEST_SHOWN)}", "yellow")]
     for check in found.checks:
         yield from _check(check)
     if others is not None:
@@ -253,6 +253,6 @@ def _otherwise(one: Otherwise) -> list[Piece]:
     elif one.loses:
         sign = ("- ", "red")
     was = "registered" if one.registered else "not registered"
-    then = "would be wanted" if one.would is None else f"would be kept out by {one_line(one.would, 200)}"
-    gate = "" if one.was is None else f" ({one_line(one.was, 200)})"
+    then = "would be wanted" if one.would is None else f"would be kept out by {one_line(one.would, LONGEST_SHOWN)}"
+    gate = "" if one.was is None else f" ({one_line(one.was, LONGEST_SHOWN)})"
     return [sign, (one.worker, "bold"), f" life {one.incarnation} at {one.proxy}: was {was}{gate}; {then}"]

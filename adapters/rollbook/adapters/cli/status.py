@@ -9,7 +9,7 @@ from typing import Final
 
 from rollbook.adapters.cli.common import ConfigFile, Found, Json, load_what_is_there, run, start_logs
 from rollbook.adapters.cli.exits import Exit, UsageError
-from rollbook.adapters.cli.output import Piece, one_line, out_document, say
+from rollbook.adapters.cli.output import LONGEST_SHOWN, Piece, one_line, out_document, say
 from rollbook.adapters.cli.past import Archive, At
 from rollbook.adapters.cli.table import table
 from rollbook.adapters.cli.troubles import troubles
@@ -42,8 +42,6 @@ _STYLES: Final = {
 }
 """From the best to the worst."""
 MOST_FOREIGN: Final = 3
-LONGEST_SHOWN: Final = 200
-"""Letters of a reason. Workers, operators and routers write them as long as they like; `--json` has them whole."""
 
 PHASES: Final = {"serving": "green", "starting": "cyan", "draining": "yellow", "down": "red", "retired": "dim"}
 

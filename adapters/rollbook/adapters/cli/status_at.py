@@ -8,7 +8,7 @@ from typing import Final
 
 from rollbook.adapters.cli.common import load_client_config, run, start_logs
 from rollbook.adapters.cli.exits import Exit
-from rollbook.adapters.cli.output import Piece, one_line, out_document
+from rollbook.adapters.cli.output import LONGEST_SHOWN, Piece, one_line, out_document
 from rollbook.adapters.cli.past import open_past, said_moment
 from rollbook.adapters.cli.status import PHASES
 from rollbook.adapters.cli.table import table
@@ -16,7 +16,6 @@ from rollbook.adapters.settings import Client
 from rollbook.projections.history.moments import Moment
 from rollbook.projections.history.view import FleetThen, ProxyThen, RegistrationThen, WorkerThen
 
-LONGEST_SHOWN: Final = 200
 _TOLD: Final = {"registered": "green", "registering": "cyan", "deregistering": "yellow", "failed": "red"}
 
 

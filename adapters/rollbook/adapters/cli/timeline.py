@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from rollbook.adapters.cli.common import ConfigFile, load_client_config, run, start_logs
 from rollbook.adapters.cli.exits import Exit, UsageError
 from rollbook.adapters.cli.output import say
-from rollbook.adapters.cli.past import Archive, Until, open_past, parse_since, parse_until
+from rollbook.adapters.cli.past import Archive, Since, Until, open_past, parse_since, parse_until
 from rollbook.adapters.drawing import FORMATS, draw
 from rollbook.adapters.settings import Client
 from rollbook.adapters.spelling import counted
@@ -31,13 +31,7 @@ restarts, drifts and takeovers are marks. Needs matplotlib: pip install 'rollboo
 def timeline(
     *,
     output: Annotated[Path, Parameter(name=["--output", "-o"], help="The file: .html, .svg or .png.")],
-    since: Annotated[
-        str | None,
-        Parameter(
-            help="Only from here on: a time ago such as 10m, a sequence such as 4711, or an RFC 3339 time.",
-            allow_leading_hyphen=True,
-        ),
-    ] = None,
+    since: Since = None,
     until: Until = None,
     archive: Archive = None,
     config: ConfigFile = None,

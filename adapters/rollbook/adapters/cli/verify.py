@@ -11,7 +11,7 @@ from cyclopts.validators import Number
 
 from rollbook.adapters.cli.common import ConfigFile, Found, Json, ProxyName, load_what_is_there, run, start_logs
 from rollbook.adapters.cli.exits import Exit, UsageError
-from rollbook.adapters.cli.output import Piece, one_line, out_document, say
+from rollbook.adapters.cli.output import LONGEST_SHOWN, Piece, one_line, out_document, say
 from rollbook.adapters.cli.table import table
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ Exit codes: 0 all is right, 2 drift, or somebody answered who should not,
 1 a proxy or a request failed, or anything else."""
 
 DEADLINE_SECONDS: Final = 600.0
-LONGEST_SHOWN: Final = 200
 _STYLES: Final = {"right": "green", "unknown": "yellow", "dead": "bold red", "foreign": "bold red", "unwanted": "red"}
 
 

@@ -14,7 +14,7 @@ from cyclopts.validators import Number
 
 from rollbook.adapters.cli.common import ConfigFile, Found, Json, load_what_is_there, parse_timeout, run, start_logs
 from rollbook.adapters.cli.exits import Exit, UsageError
-from rollbook.adapters.cli.output import console, one_line, out, out_json, say
+from rollbook.adapters.cli.output import LONGEST_SHOWN, console, one_line, out, out_json, say
 
 if TYPE_CHECKING:
     from rollbook.projections.looking.waiting import Goal, Pools, Progress
@@ -28,7 +28,6 @@ Example:
 Exit codes: 0 it is so, 3 the time is over; the reason for every missing
 worker is printed."""
 
-LONGEST_SHOWN: Final = 200
 MOST_SHOWN: Final = 20
 """Missing workers named on a terminal while it waits; at the end all of them are."""
 

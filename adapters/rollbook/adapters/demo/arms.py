@@ -79,11 +79,6 @@ class Arms:
             Kind.NODE_KILLED: self._kill_node,
         }
 
-    @property
-    def can_do(self) -> frozenset[Kind]:
-        """What it knows how to carry out."""
-        return frozenset(self._doing)
-
     async def run(self) -> None:
         """Do it all, from now on; return when every part is back, or was waited for long enough."""
         began = time.monotonic()

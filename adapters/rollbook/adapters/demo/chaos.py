@@ -9,19 +9,12 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
 
 import msgspec
 
+from rollbook.adapters.demo.faults import GRACE_SECONDS, PORT_TAKEN, QUIET_END, QUIET_START
 from rollbook.adapters.demo.hunting import Hunter, Tell
 from rollbook.adapters.demo.records import RouterRestart
-
-_QUIET_START: Final = 0.05
-_QUIET_END: Final = 0.20
-"""Parts of the run in which nothing is killed: the last kill's consequences belong into the picture too."""
-_PORT_TAKEN: Final = 0.25
-"""Chance that a victim's port is taken by somebody else; else its next life has the same URL."""
-_GRACE_SECONDS: Final = (0.5, 2.5)
 
 
 class Strike(msgspec.Struct, frozen=True):
@@ -46,10 +39,10 @@ class Schedule(msgspec.Struct, frozen=True):
 def make_schedule(seed: int, *, workers: Sequence[str], seconds: float, kills: int) -> Schedule:
     """The same for the same arguments, on every machine."""
     rng = random.Random(seed)  # noqa: S311 - chance that can be repeated is the point
-    first, last = seconds * _QUIET_START, seconds * (1 - _QUIET_END)
+    first, last = seconds * QUIET_START, seconds * (1 - QUIET_END)
     moments = sorted(rng.uniform(first, last) for _ in range(kills))
     strikes = tuple(
-        Strike(at, rng.choice(workers), rng.random() < _PORT_TAKEN, rng.uniform(*_GRACE_SECONDS)) for at in moments
+        Strike(at, rng.choice(workers), rng.random() < PORT_TAKEN, rng.uniform(*GRACE_SECONDS)) for at in moments
     )
     return Schedule(strikes, rng.uniform(0.4, 0.6) * seconds)
 

@@ -70,12 +70,12 @@ _AWAY: Final = {
 }
 """Seconds that a part stays stopped, or is away before it is started again."""
 
-_QUIET_START: Final = 0.05
-_QUIET_END: Final = 0.20
-"""Parts of the run in which nothing is done: the last fault's consequences belong into the picture too."""
-_PORT_TAKEN: Final = 0.25
+QUIET_START: Final = 0.05
+QUIET_END: Final = 0.20
+"""Parts of a run in which nothing is done: the last fault's consequences belong into the picture too."""
+PORT_TAKEN: Final = 0.25
 """Chance that a killed worker's port is taken by somebody else; else its next life may have the same URL."""
-_GRACE_SECONDS: Final = (0.5, 2.5)
+GRACE_SECONDS: Final = (0.5, 2.5)
 _UNEVEN: Final = 0.8
 """The part of the pace by which each fault is moved at random, so that some come close together."""
 
@@ -98,7 +98,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
 def make_faults(seed: int, *, workers: Sequence[str], seconds: float, count: int) -> tuple[Fault, ...]:
     """`count` faults in order of time; the same for the same arguments, on every machine."""
     rng = random.Random(seed)  # noqa: S311 - chance that can be repeated is the point
-    first, last = seconds * _QUIET_START, seconds * (1 - _QUIET_END)
+    first, last = seconds * QUIET_START, seconds * (1 - QUIET_END)
     pace = (last - first) / max(count, 1)
     kinds = _decks(rng)
     faults = [
@@ -107,8 +107,8 @@ def make_faults(seed: int, *, workers: Sequence[str], seconds: float, count: int
             kind=(kind := next(kinds)),
             worker=rng.choice(workers) if kind in OF_A_WORKER else None,
             seconds=rng.uniform(*_AWAY[kind]),
-            port_taken=kind is Kind.WORKER_KILLED and rng.random() < _PORT_TAKEN,
-            grace=rng.uniform(*_GRACE_SECONDS),
+            port_taken=kind is Kind.WORKER_KILLED and rng.random() < PORT_TAKEN,
+            grace=rng.uniform(*GRACE_SECONDS),
         )
         for turn in range(count)
     ]

@@ -9,31 +9,31 @@ A start has barriers, which all workers pass together or none::
 
 Whichever fails, all are ended, and their ports, resources and placement group are free. It begins again by itself, or,
 where a recoverer restarts the cell and after a planned stop, when it is told to.
+
+Here it is decided when a life begins and ends; `crew` has the steps themselves.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import random
 from asyncio import Future
 from collections.abc import Awaitable, Callable
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
-import msgspec
 import structlog
 
 from rollbook.adapters.ray.barrier import first, together, unless
 from rollbook.adapters.ray.border import ActorSilent
+from rollbook.adapters.ray.crew import Crew
 from rollbook.adapters.ray.hosts import Hosts
 from rollbook.adapters.ray.rank import Over, Rank
 from rollbook.adapters.ray.records import Record
 from rollbook.adapters.ray.seat import Neighbour
-from rollbook.adapters.ray.seating import Neighbours, first_ports, seated, shared
+from rollbook.adapters.ray.seating import Neighbours
 from rollbook.adapters.ray.spec import WorkerState
-from rollbook.events import Evidence, RecoveryFailed, RecoveryStarted, RollbookError
+from rollbook.events import Evidence, RollbookError
 from rollbook.projections.ending import end
 from rollbook.projections.recovery.ports import NotStarted, Termination
 
@@ -42,9 +42,6 @@ STABLE_SECONDS: Final = 10.0
 BACKOFF_FIRST: Final = 0.2
 """Seconds; upper bound of the random wait after the first life in a row that was no good one. Doubles."""
 BACKOFF_MOST: Final = 15.0
-ANSWER_SECONDS: Final = 20.0
-"""For a process that has served to tell a manager that comes back who it is. One that is still being made gets the
-`process_seconds` of its spec."""
 _SHORTLY: Final = 0.05
 
 _log = structlog.get_logger()
@@ -61,13 +58,8 @@ class Keeper:
         neighbours: Neighbours,
         save: Callable[[Record], Awaitable[None]],
     ) -> None:
-        self.record = record
         self.ranks = ranks
-        self.places: dict[str, Neighbour] = {}
-        """Where its workers will be reached, by name, once their ports are chosen."""
-        self._hosts = hosts
-        self._neighbours = neighbours
-        self._save = save
+        self.crew = Crew(record, ranks, hosts, neighbours, save)
         self._named = {rank.name: rank for rank in ranks}
         self._taken_over = asyncio.Event()
         """Whether it is known which processes an earlier manager left: what is told to it before waits."""
@@ -87,6 +79,11 @@ class Keeper:
         """Whether all processes of the present life are there, or were."""
         self._served: float | None = None
         """When the present life came to serve, by the loop's clock."""
+
+    @property
+    def record(self) -> Record:
+        """What the next manager will know of it."""
+        return self.crew.record
 
     @property
     def told(self) -> bool:
@@ -144,7 +141,7 @@ class Keeper:
 
     def neighbour(self, name: str) -> Neighbour | None:
         """Where one of its workers is reached in the present life; None until its ports are chosen."""
-        place, rank = self.places.get(name), self._named[name]
+        place, rank = self.crew.places.get(name), self._named[name]
         return None if place is None else Neighbour(place.addresses | rank.state.addresses, place.urls)
 
     async def start(self) -> bool:
@@ -161,7 +158,7 @@ class Keeper:
         while self._numbered < life:
             if self._begun > life or (self._begun == life and self._ordered is None):
                 told = next((rank for rank in self.ranks if rank.state.over), self.ranks[0])
-                raise NotStarted(f"worker {told.name!r} did not come to have a life: {told.state.reason}")
+                raise NotStarted(f"worker {told.name!r} did not begin a life: {told.state.reason}")
             await asyncio.sleep(_SHORTLY)
         return begun
 
@@ -192,8 +189,8 @@ class Keeper:
     async def stop(self, reason: str) -> None:
         """Once `run` was cancelled: say that all are down as planned, and end their processes."""
         over = Over("", "planned", reason, orderly=True)
-        self._say_over(over)
-        await self._end_processes(over)
+        self.crew.say_over(over)
+        await self.crew.end_processes(over)
 
     def lost(self, name: str) -> None:
         """Ray's head does not list its actor any more."""
@@ -221,9 +218,9 @@ class Keeper:
                     rank.resume(record.incarnations.get(rank.name, 0), record.cell_incarnation)
             if not record.told:
                 evidence: Evidence = "planned" if record.over == "planned" else "exited"
-                self._say_over(Over("", evidence, "its manager ended while it was ending this"))
-                await self._keep(told=True)
-        elif numbers := await self._begun_numbers():
+                self.crew.say_over(Over("", evidence, "its manager ended while it was ending this"))
+                await self.crew.keep(told=True)
+        elif numbers := await self.crew.begun_numbers():
             # Also of those that are there: one that hangs may never say who it is, and its life is over then.
             for rank in self.ranks:
                 rank.resume(numbers.get(rank.name, 0), record.cell_incarnation)
@@ -233,17 +230,8 @@ class Keeper:
                 await self._conclude(Over(missing, "actor_dead", why, gone=True), 0)
         if record.over or not whole:
             # What the log was told of as over, or was never told of: it begins anew, or not at all.
-            await together({rank.name: rank.end(0) for rank in self.ranks})
-            await self._free_room()
+            await self.crew.end_what_is_left()
         return int(bool(record.incarnations) and (bool(record.over) or not whole))
-
-    async def _begun_numbers(self) -> dict[str, int]:
-        """The newest life of each that may have begun, as far as the former manager could note it, or the log knows."""
-        noted = self.record.incarnations
-        if not self.record.numbering:
-            return noted
-        given = await together({rank.name: rank.scribe.last_number() for rank in self.ranks})
-        return {name: number for name, number in given.items() if number}
 
     async def _live(self, attempt: int) -> Over:
         """One life, from its processes to its end: by itself, or by what was ordered here."""
@@ -259,7 +247,7 @@ class Keeper:
 
     async def _life(self, attempt: int) -> Over:
         try:
-            await self._launch(attempt)
+            await self.crew.launch(attempt)
             watches = [asyncio.ensure_future(rank.watched()) for rank in self.ranks]
             death = asyncio.ensure_future(first(*watches))
             try:
@@ -269,114 +257,35 @@ class Keeper:
                 await end(death, *watches)
         except Over as over:
             if over.silent and not self._there:
-                over.reason = await self._unplaced(over.reason)
+                over.reason = await self.crew.unplaced(over.reason)
             return over
         except ActorSilent as exc:
-            return Over("", "exited", await self._unplaced(str(exc)))
+            return Over("", "exited", await self.crew.unplaced(str(exc)))
         except RollbookError as exc:
             return Over("", "exited", str(exc))
 
-    async def _unplaced(self, reason: str) -> str:
-        """`reason` with what may be behind it, where Ray has not made all processes."""
-        told = await self._hosts.shortage(self.record.specs)
-        return f"{reason}; {told}" if told else reason
-
-    async def _launch(self, attempt: int) -> None:
-        room = None
-        if not all(rank.handle for rank in self.ranks):
-            if attempt:
-                self.ranks[0].scribe.say(RecoveryStarted, attempt=attempt)
-            room = await self._hosts.make_room(self.record.specs)
-        await together({rank.name: rank.make(room) for rank in self.ranks})
-
     async def _come_to_serve(self) -> None:
         """Pass the barriers. Raises `Over`."""
-        most = ANSWER_SECONDS if self.record.served else math.inf
-        who = await together({rank.name: rank.identity(most) for rank in self.ranks})
+        who = await self.crew.identify()
         self._there = True
-        life = max(one.cell_incarnation for one in who.values()) or await self._next_life()
-        await self._keep(cell_incarnation=life, over="", numbering=True)
-        numbers = await together({rank.name: rank.number(who[rank.name], life) for rank in self.ranks})
+        numbers = await self.crew.number(who)
         self._numbered = self._begun
-        await self._keep(incarnations=numbers, numbering=False)
-        former = self.record.ports
-        places = await together({rank.name: rank.reserve(former.get(rank.name, {})) for rank in self.ranks})
-        self.places = shared(self.ranks[0].spec, places)
-        await self._keep(ports={name: first_ports(place) for name, place in self.places.items()})
-        told = partial(
-            seated,
-            numbers=numbers,
-            cell_incarnation=life,
-            rank0=self.ranks[0].name,
-            places=self.places,
-            neighbours=self._neighbours,
-        )
-        await together({rank.name: told(rank) for rank in self.ranks})
+        await self.crew.begin(numbers)
         self._served = _now()
-        for rank in self.ranks:
-            rank.up()
-        await self._keep(served=True)
-
-    async def _next_life(self) -> int:
-        """One above all numbers that the log has given to any of its workers, which no former life of it can have had.
-
-        0 in a cell of one worker, whose own number says all.
-        """
-        if len(self.ranks) == 1:
-            return 0
-        for rank in self.ranks:
-            rank.note(stage="waiting", reason="the log has not said yet which life of its cell comes next")
-        last = await together({rank.name: rank.scribe.last_number() for rank in self.ranks})
-        return max(*last.values(), self.record.cell_incarnation) + 1
+        await self.crew.up()
 
     async def _conclude(self, over: Over, attempt: int) -> None:
-        """Say what ended, and see that all processes are gone: their names, ports and GPUs are needed again."""
         planned = over.evidence == "planned"
         self._resting = self._resting or self.told or planned
-        self.places = {}
-        ended: Any = {"over": "planned" if planned else "ended", "numbering": False, "served": False}
-        if not over.gone:
-            # First: the next manager would find all processes, and take for alive what the log was told of as over.
-            await self._keep(**ended, told=False)
-        self._say_over(over)
-        if attempt and self._served is None and not planned:
-            self.ranks[0].scribe.say(RecoveryFailed, attempt=attempt, reason=over.reason)
-        await self._keep(**ended, told=True)
-        await self._end_processes(over)
+        await self.crew.conclude(over, failed=attempt if self._served is None and not planned else 0)
         self._ordered = None
         self._gone.set()
-
-    def _say_over(self, over: Over) -> None:
-        """The one whose end it was first."""
-        for rank in sorted(self.ranks, key=lambda rank: rank.name != over.worker):
-            if rank.name == over.worker or not over.worker:
-                rank.over(over.evidence, over.reason, stopped=over.evidence == "planned")
-            else:
-                rank.over("exited", f"{over.worker} of its cell ended: {over.reason}", stopped=False)
-
-    async def _end_processes(self, over: Over) -> None:
-        async def one(rank: Rank) -> None:
-            orderly = over.orderly if rank.name == over.worker else not over.kill
-            if orderly:
-                await rank.halt(over.reason)
-            await rank.end(rank.spec.stop_seconds if orderly else 0)
-
-        await together({rank.name: one(rank) for rank in self.ranks})
-        await self._free_room()
-
-    async def _free_room(self) -> None:
-        with contextlib.suppress(RollbookError):
-            await self._hosts.free_room(self.record.specs)
 
     def _give_up(self, restarts: int) -> None:
         self._resting = True
         for rank in self.ranks:
             _log.error("manager.worker.given_up", worker=rank.name, restarts=restarts, reason=rank.state.reason)
             rank.note(stage="given_up", reason=f"{rank.state.reason}; given up after {restarts} restarts in a row")
-
-    async def _keep(self, **changes: object) -> None:
-        self.record = msgspec.structs.replace(self.record, **changes)
-        await self._save(self.record)
 
 
 def _now() -> float:

@@ -37,16 +37,14 @@ States = Callable[[], list[WorkerState]]
 _log = structlog.get_logger()
 
 
-def observing(
-    connection: Connection, every: float = OBSERVE_SECONDS, settle: float = SETTLE_SECONDS
-) -> Callable[[Publisher, States], Coroutine[Any, Any, None]]:
+def observing(connection: Connection, every: float) -> Callable[[Publisher, States], Coroutine[Any, Any, None]]:
     """What a manager runs beside its keepers: listings on change and after `every` seconds, until cancelled."""
 
     async def observe(publisher: Publisher, states: States) -> None:
         told = ""
         while True:
             try:
-                await _observe(publisher, states, connection, every, settle)
+                await _observe(publisher, states, connection, every)
             except RollbookError as exc:
                 if str(exc) != told:
                     told = str(exc)
@@ -56,7 +54,7 @@ def observing(
     return observe
 
 
-async def _observe(publisher: Publisher, states: States, connection: Connection, every: float, settle: float) -> None:
+async def _observe(publisher: Publisher, states: States, connection: Connection, every: float) -> None:
     """Fold the log and say what is seen, until either fails. Raises `RollbookError`."""
     client = await connect(connection, name=publisher.name)
     try:
@@ -64,7 +62,7 @@ async def _observe(publisher: Publisher, states: States, connection: Connection,
         state = await kept_state(client, publisher.fleet, log)
         projector = Projector(log, Codec(publisher.fleet), SystemClock(), state)
         folding = asyncio.create_task(projector.run())
-        saying = asyncio.create_task(_Observer(publisher, states, projector, every).run(settle))
+        saying = asyncio.create_task(_Observer(publisher, states, projector, every).run())
         try:
             done, _ = await asyncio.wait([folding, saying], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -87,7 +85,7 @@ class _Observer:
         self._when = float("-inf")
         self._withheld: tuple[tuple[str, str], ...] = ()
 
-    async def run(self, settle: float) -> None:
+    async def run(self) -> None:
         """From the log's present end on, until cancelled. Raises `PublisherClosed`."""
         await self._projector.caught_up()
         before = Listing()
@@ -98,7 +96,7 @@ class _Observer:
             if due or (now.says == before.says != self._said.says):
                 await self._say(as_of, now)
             before = now
-            await asyncio.sleep(settle)
+            await asyncio.sleep(SETTLE_SECONDS)
 
     async def _say(self, as_of: int, now: Listing) -> None:
         self._when, self._said = time.monotonic(), now

@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 
 from rollbook.events import Recorded, RecoveryFailed, RecoveryStarted, WorkerDown, WorkerRetired
+from rollbook.projections.state.bounds import LONGEST_TIME
 
 ATTEMPTS_KEPT: Final = 64
-LONGEST_TIME: Final = 64
 LONGEST_NAME: Final = 128
 LONGEST_REASON: Final = 300
 
