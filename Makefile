@@ -60,7 +60,7 @@ $(STAMP): pyproject.toml constraints.txt Makefile
 	    "$$found" -m venv --clear .venv; \
 	fi; \
 	if '$(BIN)/python' -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv \
-	    && '$(BIN)/uv' pip install --quiet --python '$(BIN)/python' --constraint constraints.txt --editable '.[all,dev]'; then \
+	    && '$(BIN)/uv' pip install --quiet --compile-bytecode --python '$(BIN)/python' --constraint constraints.txt --editable '.[all,dev]'; then \
 	    echo 'make setup: installed with uv'; \
 	else \
 	    echo 'make setup: uv could not do it, plain pip will'; \

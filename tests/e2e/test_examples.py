@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.process import STRICT
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,7 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.router, pytest.mark.integration]
 def run(module: str) -> str:
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", module],
+        [sys.executable, *STRICT, "-m", module],
         cwd=ROOT,
         env=environ,
         capture_output=True,

@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.ray import ADDRESS, SECONDS, end_fleet, facts_about, facts_once, gone, is_alive, told
+from support.ray import SECONDS, end_fleet, facts_about, facts_once, gone, is_alive, told
 from support.until import until
 
+from rollbook.adapters.demo.cluster import ADDRESS
 from rollbook.adapters.ray.border import NAMESPACE, RayThread, host_name
 from rollbook.adapters.ray.hosts import Hosts
 from rollbook.adapters.ray.manager import WorkersNotUp

@@ -11,6 +11,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 SECONDS = 90.0
+STRICT = ("-W", "error", "-W", "ignore:datetime.datetime.utcnow:DeprecationWarning:nats.micro.service")
+"""For Python: the warnings of the tests' own process, as pyproject.toml has them."""
 
 
 def run_python(code: str, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -51,7 +53,7 @@ structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 
 
 def _command(code: str, arguments: tuple[str, ...]) -> list[str]:
-    return [sys.executable, "-W", "error", "-c", _LOGS_TO_STDERR + textwrap.dedent(code), *arguments]
+    return [sys.executable, *STRICT, "-c", _LOGS_TO_STDERR + textwrap.dedent(code), *arguments]
 
 
 def _environ() -> dict[str, str]:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
@@ -16,13 +13,12 @@ from support.nats import NatsServer
 from support.stream import FleetStream
 from support.until import until
 
+from rollbook.adapters.demo import cluster
 from rollbook.adapters.ray.border import NAMESPACE
 from rollbook.adapters.ray.manager import RayWorkerManager
 from rollbook.adapters.ray.spec import ServeWorkerSpec, Spec
 from rollbook.events import WorkerFact
 
-ADDRESS = "127.0.0.2"
-"""Loopback. Ray replaces 127.0.0.1 by the machine's own address."""
 SECONDS = 90.0
 """Deadline for what takes two seconds on a quiet machine."""
 DEMO = "rollbook.adapters.demo.worker:DemoWorker"
@@ -32,27 +28,16 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[str]:
     """Its address. The workers of Ray find our code, and the tests' own, by PYTHONPATH."""
-    import ray
-
-    # Not in pytest's folder: Ray puts sockets there, whose paths have room for about a hundred letters.
-    folder = tempfile.mkdtemp(prefix="rollbook-ray-")
     path = os.pathsep.join(str(ROOT / part) for part in ("events", "projections", "adapters", "tests"))
+    loop = asyncio.new_event_loop()
+    running = cluster.local_ray(cpus=4)
     with pytest.MonkeyPatch.context() as patch:
         # Not a runtime_env: with one, each worker process imports Ray twice.
         patch.setenv("PYTHONPATH", path)
-        context = ray.init(
-            address="local",
-            num_cpus=4,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            configure_logging=False,
-            _node_ip_address=ADDRESS,
-            _temp_dir=folder,
-        )
-    yield str(context.address_info["address"])
-    ray.shutdown(wait_for_processes=True)
-    shutil.rmtree(folder, ignore_errors=True)
+        started = loop.run_until_complete(running.__aenter__())
+    yield started.address
+    loop.run_until_complete(running.__aexit__(None, None, None))
+    loop.close()
 
 
 Launch = Callable[..., RayWorkerManager]
