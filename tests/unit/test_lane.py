@@ -92,7 +92,7 @@ async def test_what_lands_before_the_intent_prevents_the_add(others):
 @pytest.mark.parametrize(
     ("unwanted", "others"),
     [
-        (WorkerDown(worker=W, incarnation=1, evidence="timeout"), [WorkerUp(worker=W, incarnation=1, seen=99)]),
+        (WorkerDown(worker=W, incarnation=1, evidence="timeout"), [WorkerUp(worker=W, incarnation=1, seen=6)]),
         (WorkerCordoned(worker=W, **BY), [WorkerUncordoned(worker=W, **BY)]),
         (WorkerCordoned(worker=W, **BY), [ReconcileHeld(**BY)]),
     ],
