@@ -92,7 +92,7 @@ async def test_what_lands_before_the_intent_prevents_the_add(others):
 @pytest.mark.parametrize(
     ("unwanted", "others"),
     [
-        (WorkerDown(worker=W, incarnation=1, evidence="timeout"), [WorkerUp(worker=W, incarnation=1, seen=99)]),
+        (WorkerDown(worker=W, incarnation=1, evidence="timeout"), [WorkerUp(worker=W, incarnation=1)]),
         (WorkerCordoned(worker=W, **BY), [WorkerUncordoned(worker=W, **BY)]),
         (WorkerCordoned(worker=W, **BY), [ReconcileHeld(**BY)]),
     ],
@@ -105,9 +105,10 @@ async def test_what_lands_before_the_intent_prevents_the_removal(unwanted, other
     await fleet.up()
     await fleet.registered()
     fleet.log.faults = LogFaults(slowest_delivery=0.1)
-    once = list(others)
+    down = len(fleet.log.messages) + 1
+    once = [msgspec.structs.replace(one, seen=down) if isinstance(one, WorkerUp) else one for one in others]
     fleet.log.before = lambda fact: [once.pop() for _ in once[:]] if isinstance(fact, Deregistering) else []
-    await fleet.say(unwanted)
+    assert await fleet.say(unwanted) == down
     await fleet.until(lambda: fleet.facts(RegistrationFailed))
     await asyncio.sleep(20)
     assert once == []
