@@ -400,3 +400,32 @@ async def test_a_lane_that_is_cancelled_once_more_while_it_ends_leaves_no_step_u
     lane.cancel()
     await asyncio.wait([lane])
     assert not [task for task in asyncio.all_tasks() if "_fly" in task.get_coro().__qualname__]
+
+
+@pytest.mark.parametrize("answers", ["two addresses", "dead or alive"])
+@on_virtual_time
+async def test_a_provider_that_answers_this_and_that_in_turns_fills_no_log(answers):
+    """It tells of another place right before the call than a moment ago: tried again, each time after a longer pause."""
+    fleet = Fleet()
+    await fleet.start()
+    whole, turns = fleet.provider.locate, itertools.count()
+
+    async def in_turns(names):
+        await asyncio.sleep(0.001)
+        odd = next(turns) % 2
+        if answers == "two addresses":
+            fleet.place(port=8000 + odd)
+        elif odd:
+            return {}
+        return await whole(names)
+
+    fleet.place()
+    fleet.provider.locate = in_turns
+    await fleet.say(WorkerUp(worker=W, incarnation=1))
+    await asyncio.sleep(30)
+    failed = fleet.facts(RegistrationFailed)
+    assert 2 < len(failed) < 100
+    assert all(fact.reason.startswith("not called: ") and fact.retry_seconds is not None for fact in failed)
+    assert fleet.calls("add") == []
+    fleet.provider.locate = whole
+    await fleet.registered()
