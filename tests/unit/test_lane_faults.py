@@ -405,7 +405,7 @@ async def test_a_lane_that_is_cancelled_once_more_while_it_ends_leaves_no_step_u
 @pytest.mark.parametrize("answers", ["two addresses", "dead or alive"])
 @on_virtual_time
 async def test_a_provider_that_answers_this_and_that_in_turns_fills_no_log(answers):
-    """Right before the call it tells of another place than a moment ago: tried again, after longer and longer pauses."""
+    """Right before the call it tells of another place than a moment ago: tried again, after pauses that grow."""
     fleet = Fleet()
     await fleet.start()
     whole, turns = fleet.provider.locate, itertools.count()
