@@ -251,31 +251,36 @@ async def test_requests_are_renewed(log, reading, monkeypatch):
 # ---------------------------------------------------------------- reading ends, and says why
 
 
-async def read_beyond_a_backup(server, log, reading, backup):
-    """Three facts were read, and the store is again as it was with two. The server is stopped."""
+async def read_beyond_a_backup(server, client, log, reading, backup, after=0):
+    """Three facts were read, those up to `after` before, and the store is again as it was with two. The server is
+    stopped.
+    """
     await log.append([draft(), draft()])
     server.stop()
     shutil.copytree(server.directory / "store", backup)
     server.start()
-    read = reading()
     await append_for_sure(log, [draft(b"lost")])
-    await read.have(3)
+    read = reading(after)
+    await until(lambda: consumers(client), len)
+    await read.have(3 - after)
     server.stop()
     shutil.rmtree(server.directory / "store")
     shutil.copytree(backup, server.directory / "store")
     return read
 
 
-async def test_a_log_that_lost_its_end_is_not_read_on(server, log, reading, tmp_path):
-    read = await read_beyond_a_backup(server, log, reading, tmp_path / "backup")
+async def test_a_log_that_lost_its_end_is_not_read_on(server, client, log, reading, tmp_path):
+    read = await read_beyond_a_backup(server, client, log, reading, tmp_path / "backup")
     server.start()
     error = await read.failed()
     assert isinstance(error, LogUnavailable)
     assert "ends at 2, but 3 was read already" in str(error)
 
 
-async def test_a_log_whose_end_was_rewritten_is_not_read_on(server, log, reading, tmp_path):
-    read = await read_beyond_a_backup(server, log, reading, tmp_path / "backup")
+@pytest.mark.parametrize("after", [0, 3])
+async def test_a_log_whose_end_was_rewritten_is_not_read_on(server, client, log, reading, tmp_path, after):
+    """Also by who has read nothing here yet, as after a snapshot."""
+    read = await read_beyond_a_backup(server, client, log, reading, tmp_path / "backup", after)
     rewritten = asyncio.Event()
     state = log.state
 
