@@ -31,8 +31,13 @@ async def client(server):
 
 
 @pytest.fixture
-def log(client):
-    return JetStreamLog(client, FLEET, timeout=DEADLINE, patience=DEADLINE)
+def log(client, request):
+    """It reads by a consumer; or, where a test says `pages`, by questions alone."""
+    direct = getattr(request, "param", "consumer") == "pages"
+    return JetStreamLog(client, FLEET, timeout=DEADLINE, patience=DEADLINE, direct=direct)
+
+
+BOTH_WAYS = pytest.mark.parametrize("log", ["consumer", "pages"], indirect=True)
 
 
 class Reading:
@@ -261,7 +266,8 @@ async def read_beyond_a_backup(server, client, log, reading, backup, after=0):
     server.start()
     await append_for_sure(log, [draft(b"lost")])
     read = reading(after)
-    await until(lambda: consumers(client), len)
+    if after:
+        await until(lambda: consumers(client), len)
     await read.have(3 - after)
     server.stop()
     shutil.rmtree(server.directory / "store")
@@ -269,6 +275,7 @@ async def read_beyond_a_backup(server, client, log, reading, backup, after=0):
     return read
 
 
+@BOTH_WAYS
 async def test_a_log_that_lost_its_end_is_not_read_on(server, client, log, reading, tmp_path):
     read = await read_beyond_a_backup(server, client, log, reading, tmp_path / "backup")
     server.start()
@@ -277,7 +284,7 @@ async def test_a_log_that_lost_its_end_is_not_read_on(server, client, log, readi
     assert "ends at 2, but 3 was read already" in str(error)
 
 
-@pytest.mark.parametrize("after", [0, 3])
+@pytest.mark.parametrize(("log", "after"), [("consumer", 0), ("consumer", 3), ("pages", 0)], indirect=["log"])
 async def test_a_log_whose_end_was_rewritten_is_not_read_on(server, client, log, reading, tmp_path, after):
     """Also by who has read nothing here yet, as after a snapshot."""
     read = await read_beyond_a_backup(server, client, log, reading, tmp_path / "backup", after)
@@ -297,14 +304,16 @@ async def test_a_log_whose_end_was_rewritten_is_not_read_on(server, client, log,
     assert "no sequence 3 (another message stands there than was read before)" in str(error)
 
 
-async def test_a_stream_made_anew_is_not_read_on(client, log, reading):
+@pytest.mark.parametrize("facts", [0, 3])
+@BOTH_WAYS
+async def test_a_stream_made_anew_is_not_read_on(client, log, reading, facts):
     read = reading()
     await log.append([draft(), draft()])
     await read.have(2)
     before = await log.state()
     await question(client, f"STREAM.DELETE.{STREAM}", timeout=DEADLINE)
     await provision(client, FLEET, timeout=DEADLINE)
-    await append_for_sure(log, [draft(), draft(), draft()])
+    await append_for_sure(log, [draft() for _ in range(facts)])
     error = await read.failed()
     assert isinstance(error, HistoryHole)
     assert "made anew" in str(error)
