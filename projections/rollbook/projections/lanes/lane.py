@@ -173,6 +173,7 @@ class Lane:
             try:
                 await self._pass()
             except ProxyUnavailable as exc:
+                self._force = None  # of a pass that is over: who asked for it is told that it did not even list
                 await self._notes.unreachable(str(exc))
                 self._agenda.add_everybody()
                 self.refusals += 1
