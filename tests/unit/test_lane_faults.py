@@ -23,7 +23,7 @@ from rollbook.events import (
     WorkerUp,
 )
 from rollbook.projections.policy import PoolPolicy, ProxyPolicy
-from rollbook.projections.ports import HostAndPort, Listing, Target
+from rollbook.projections.ports import Failed, HostAndPort, Listing, Target
 
 
 class Longest(random.Random):
@@ -383,6 +383,26 @@ async def test_the_next_life_does_not_wait_for_the_failures_of_the_last():
     await fleet.up(incarnation=2)
     await fleet.until(lambda: len(fleet.calls("add")) == 10)
     assert spans([call.at for call in fleet.calls("add")])[-1] == pytest.approx(0.5, abs=0.01)
+
+
+@on_virtual_time
+async def test_pauses_are_kept_also_after_a_step_that_takes_longer_than_the_read_back_comes_round():
+    """As an add at a router that waits for the worker. It was tried again at once, for ever, and held its slot."""
+    fleet = Fleet(resync=5.0, backoff_first=60, backoff_most=60, call_deadline=10.0)
+    await fleet.start(rng=Longest())
+    await asyncio.sleep(32)  # what slipped from a predecessor has landed by then, and was looked for once more
+    begun = []
+
+    async def add(_):
+        begun.append(fleet.clock.monotonic())
+        await asyncio.sleep(8)
+        return Failed("the worker does not answer")
+
+    fleet.proxy.add = add
+    await fleet.up()
+    await asyncio.sleep(600)
+    assert spans(begun) == pytest.approx([68] * (len(begun) - 1), abs=0.1)
+    assert len(begun) == 9
 
 
 @on_virtual_time
