@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -255,6 +256,21 @@ async def test_gives_up_loudly_when_it_cannot_be_started_any_more(start, folder,
     assert logs[-1]["event"] == "nats.embedded.given_up"
     assert logs[-1]["log_level"] == "critical"
     assert discover(folder) is None
+    await server.stop()
+
+
+async def test_is_given_up_aloud_where_its_folder_is_gone(start, folder, monkeypatch):
+    """No file can be written there any more, with which its watcher ended and told nobody."""
+    monkeypatch.setattr(embedded, "FAILURES", 2)
+    monkeypatch.setattr(embedded, "SLOWEST_RESTART", 0.01)
+    server, _ = await start()
+    shutil.rmtree(folder)
+    with capture_logs() as logs:
+        os.kill(server.pid, signal.SIGKILL)
+        async with asyncio.timeout(DEADLINE):
+            await server.given_up()
+    assert logs[-1]["event"] == "nats.embedded.given_up"
+    assert [entry["deaths"] for entry in logs if entry["event"] == "nats.embedded.not_restarted"] == [1, 2]
     await server.stop()
 
 

@@ -31,8 +31,13 @@ async def client(server):
 
 
 @pytest.fixture
-def log(client):
-    return JetStreamLog(client, FLEET, timeout=DEADLINE, patience=DEADLINE)
+def log(client, request):
+    """It reads by a consumer; or, where a test says `pages`, by questions alone."""
+    direct = getattr(request, "param", "consumer") == "pages"
+    return JetStreamLog(client, FLEET, timeout=DEADLINE, patience=DEADLINE, direct=direct)
+
+
+BOTH_WAYS = pytest.mark.parametrize("log", ["consumer", "pages"], indirect=True)
 
 
 class Reading:
@@ -251,31 +256,38 @@ async def test_requests_are_renewed(log, reading, monkeypatch):
 # ---------------------------------------------------------------- reading ends, and says why
 
 
-async def read_beyond_a_backup(server, log, reading, backup):
-    """Three facts were read, and the store is again as it was with two. The server is stopped."""
+async def read_beyond_a_backup(server, client, log, reading, backup, after=0):
+    """Three facts were read, those up to `after` before, and the store is again as it was with two. The server is
+    stopped.
+    """
     await log.append([draft(), draft()])
     server.stop()
     shutil.copytree(server.directory / "store", backup)
     server.start()
-    read = reading()
     await append_for_sure(log, [draft(b"lost")])
-    await read.have(3)
+    read = reading(after)
+    if after:
+        await until(lambda: consumers(client), len)
+    await read.have(3 - after)
     server.stop()
     shutil.rmtree(server.directory / "store")
     shutil.copytree(backup, server.directory / "store")
     return read
 
 
-async def test_a_log_that_lost_its_end_is_not_read_on(server, log, reading, tmp_path):
-    read = await read_beyond_a_backup(server, log, reading, tmp_path / "backup")
+@BOTH_WAYS
+async def test_a_log_that_lost_its_end_is_not_read_on(server, client, log, reading, tmp_path):
+    read = await read_beyond_a_backup(server, client, log, reading, tmp_path / "backup")
     server.start()
     error = await read.failed()
     assert isinstance(error, LogUnavailable)
     assert "ends at 2, but 3 was read already" in str(error)
 
 
-async def test_a_log_whose_end_was_rewritten_is_not_read_on(server, log, reading, tmp_path):
-    read = await read_beyond_a_backup(server, log, reading, tmp_path / "backup")
+@pytest.mark.parametrize(("log", "after"), [("consumer", 0), ("consumer", 3), ("pages", 0)], indirect=["log"])
+async def test_a_log_whose_end_was_rewritten_is_not_read_on(server, client, log, reading, tmp_path, after):
+    """Also by who has read nothing here yet, as after a snapshot."""
+    read = await read_beyond_a_backup(server, client, log, reading, tmp_path / "backup", after)
     rewritten = asyncio.Event()
     state = log.state
 
@@ -292,14 +304,16 @@ async def test_a_log_whose_end_was_rewritten_is_not_read_on(server, log, reading
     assert "no sequence 3 (another message stands there than was read before)" in str(error)
 
 
-async def test_a_stream_made_anew_is_not_read_on(client, log, reading):
+@pytest.mark.parametrize("facts", [0, 3])
+@BOTH_WAYS
+async def test_a_stream_made_anew_is_not_read_on(client, log, reading, facts):
     read = reading()
     await log.append([draft(), draft()])
     await read.have(2)
     before = await log.state()
     await question(client, f"STREAM.DELETE.{STREAM}", timeout=DEADLINE)
     await provision(client, FLEET, timeout=DEADLINE)
-    await append_for_sure(log, [draft(), draft(), draft()])
+    await append_for_sure(log, [draft() for _ in range(facts)])
     error = await read.failed()
     assert isinstance(error, HistoryHole)
     assert "made anew" in str(error)

@@ -27,6 +27,7 @@ from rollbook.adapters.service.messages import (
     VERIFY,
     InfoRequest,
     PlanRequest,
+    Problem,
     ReconcileRequest,
     Reply,
     Request,
@@ -390,6 +391,22 @@ async def test_a_failure_is_a_sentence_and_a_defect_ends_nothing(nats_client):
         with pytest.raises(Refusal, match="failed in the controller: KeyError"):
             await asking.ask(WAITING, Request())
         assert (await asking.ask(INFO, InfoRequest())).owner == "one"
+
+
+async def test_what_no_utf_8_can_say_is_told_too(nats_client):
+    """A file of addresses may have such a name; whoever asked waited for a sign of life that did not come."""
+    said = [RollbookError("no file a-\udcff"), KeyError("b-\udcff"), Problem("failed", "c-\udcff")]
+
+    async def say(*_):
+        one = said.pop(0)
+        if isinstance(one, Exception):
+            raise one
+        return one
+
+    async with answering(nats_client, say) as asking:
+        for sentence in (r"no file a-\\udcff", r"KeyError: .*b-\\+udcff", "in the controller: UnicodeEncodeError"):
+            with pytest.raises(Refusal, match=sentence):
+                await asking.ask(WAITING, Request(), silence=2.0)
 
 
 async def test_a_request_ends_with_its_deadline(nats_client):

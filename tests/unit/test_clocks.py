@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.core import CODEC
-from support.fleet import Fleet, drafted, on_virtual_time
+from support.fleet import Fleet, HookedLog, drafted, on_virtual_time
 from support.fleet import W as WORKER
 from support.recovering import NAMES, POLICY, Scene, W
 
@@ -176,6 +176,24 @@ async def test_a_suspension_that_says_only_how_long_ends_then():
     began = fleet.clock.monotonic()
     await fleet.until(lambda: fleet.facts(WorkerResumed), 60)
     assert fleet.clock.monotonic() - began == pytest.approx(30, abs=3)
+
+
+@on_virtual_time
+async def test_what_was_stored_while_the_logs_own_clock_was_ahead_tells_nobody_the_time():
+    """A server that begins before its machine has asked for the time: who starts later folds stamps of tomorrow."""
+    fleet = Fleet()
+    clock = WrongClock()
+    fleet.log = HookedLog(clock, fleet.rng)
+    clock.wrong = DAY
+    await fleet.up()
+    await fleet.say(WorkerUp(worker="rollout-1-0", incarnation=1))
+    clock.wrong = 0.0
+    await fleet.start()
+    assert fleet.controller.projector.time.now() == pytest.approx(clock.now(), abs=1)
+    await fleet.say(WorkerSuspended(worker=WORKER, incarnation=1, ttl=30.0))
+    began = clock.monotonic()
+    await fleet.until(lambda: fleet.facts(WorkerResumed), 60)
+    assert clock.monotonic() - began == pytest.approx(30, abs=3)
 
 
 @on_virtual_time

@@ -14,6 +14,7 @@ from rollbook.events import (
     Registered,
     Registering,
     WorkerResumed,
+    WorkerSuspected,
     WorkerSuspended,
     WorkerUp,
 )
@@ -294,3 +295,27 @@ async def test_a_suspension_that_was_renewed_meanwhile_is_not_ended():
     assert fleet.facts(WorkerResumed) == []
     assert worker(fleet).suspension.until == later
     assert worker(fleet).phase is Phase.SERVING
+
+
+@pytest.mark.parametrize("noisy", ["quarantine", "another sleeper"])
+@on_virtual_time
+async def test_i9_who_writes_without_end_where_the_leader_wants_to_keeps_nobody_asleep(noisy):
+    """Every fact of the leader's about it is refused, because something has come in between."""
+    fleet = Fleet()
+
+    def meanwhile(fact):
+        if isinstance(fact, MessageQuarantined) and noisy == "quarantine":
+            return [MessageQuarantined(sequence=999, subject="x", reason="empty")]
+        if isinstance(fact, WorkerResumed) and fact.worker == W and noisy != "quarantine":
+            return [WorkerSuspected(worker=W, incarnation=1)]
+        return []
+
+    await fleet.start()
+    await fleet.log.append([GARBAGE])
+    fleet.log.before = meanwhile
+    other = "rollout-1-0"
+    for number, name in enumerate((W, other)):
+        await fleet.up(name, port=8000 + number)
+        await fleet.say(WorkerSuspended(worker=name, incarnation=1, ttl=10.0))
+    await fleet.until(lambda: [fact.worker for fact in fleet.facts(WorkerResumed)][-1:] == [other], 30)
+    assert worker(fleet, other).suspension is None

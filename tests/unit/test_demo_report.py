@@ -333,6 +333,27 @@ def test_deregistering_a_serving_life_breaks_i3() -> None:
     assert f"{B} 1 was deregistered" in only(judge(run_of(log)), "no serving life was deregistered")
 
 
+def test_i3_what_becomes_of_a_url_much_later_excuses_nothing() -> None:
+    """B is taken out and put back where it was; long after that it dies, and its port falls to A."""
+    log = good_log()
+    log.deregister(8.0, B, 1, URL_B)
+    log.register(8.1, B, 1, URL_B)
+    log.down(8.2, B, 1)
+    log.deregister(8.21, B, 1, URL_B)
+    log.down(8.3, A, 2)
+    log.deregister(8.31, A, 2, URL_A)
+    log.up(8.4, A, 3)
+    log.register(8.5, A, 3, URL_B)
+    log.up(8.6, B, 2)
+    log.register(8.7, B, 2, URL_A)
+    listed = (
+        Listed(url=URL_B, worker=A, incarnation=3, answers=(A, 3)),
+        Listed(url=URL_A, worker=B, incarnation=2, answers=(B, 2)),
+    )
+    report = judge(run_of(log, listed=listed))
+    assert f"{B} 1 was deregistered" in only(report, "no serving life was deregistered")
+
+
 def test_deregistering_a_life_whose_url_is_another_workers_now_breaks_nothing() -> None:
     log = good_log()
     log.down(8.0, A, 2)
@@ -495,6 +516,20 @@ def test_a_part_that_did_not_come_back_or_was_not_hurt_breaks_the_run() -> None:
     assert found == {
         BACK: ("node killed at 6.0 s: second Ray node did not come back", "1 of 2 faults were carried out")
     }
+
+
+def test_i2_a_life_that_was_given_up_and_then_seen_to_be_over_is_wrong_from_then_on() -> None:
+    log = good_log()
+    log.down(8.0, B, 1, "timeout")
+    log.down(8.1, B, 1, "exited")
+    log.deregister(8.5, B, 1, URL_B)
+    log.up(9.0, B, 2)
+    log.register(9.1, B, 2, URL_B)
+    listed = (run_of(log).listed[0], Listed(url=URL_B, worker=B, incarnation=2, answers=(B, 2)))
+    before, after = request(8.05, B), request(8.2, B)
+    report = judge(run_of(log, listed=listed, requests=(*run_of(log).requests, before, after)))
+    assert "8.200 s" in only(report, "no request was served by a wrong or dead incarnation")
+    assert (report.requests.late, report.requests.wrong) == (1, 1)
 
 
 def test_a_life_that_stood_still_and_was_still_listed_is_late_and_breaks_nothing() -> None:

@@ -256,6 +256,27 @@ async def test_force_exceeds_the_budget_once_and_says_who_forced():
 
 
 @on_virtual_time
+async def test_i12_what_a_person_forced_at_a_proxy_that_was_away_is_not_kept_for_its_return():
+    """He was told that nothing could be done; what is thought to be dead hours later is not what he looked at."""
+    fleet = Fleet()
+    await fleet.start()
+    names = await fleet.pool_up(8)
+    lane = fleet.controller.lanes["a"]
+    fleet.proxy.available = False
+    await fleet.until(lambda: lane.refusals)
+    before = lane.refusals
+    lane.force_once("ann")
+    await fleet.until(lambda: lane.refusals > before)
+    await asyncio.sleep(10 * MINUTE)
+    await all_down(fleet, names)
+    await asyncio.sleep(MINUTE)
+    fleet.proxy.available = True
+    await asyncio.sleep(10 * MINUTE)
+    assert not any("forced by" in fact.reason for fact in fleet.facts(Deregistering))
+    assert len(left(fleet)) == 4
+
+
+@on_virtual_time
 async def test_a_person_who_forces_reaches_those_who_are_being_asked():
     fleet = Fleet(served={"removal_budget": 0.0}, call_deadline=20)
     await fleet.start()

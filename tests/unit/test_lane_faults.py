@@ -23,7 +23,7 @@ from rollbook.events import (
     WorkerUp,
 )
 from rollbook.projections.policy import PoolPolicy, ProxyPolicy
-from rollbook.projections.ports import HostAndPort, Listing, Target
+from rollbook.projections.ports import Failed, HostAndPort, Listing, Target
 
 
 class Longest(random.Random):
@@ -386,6 +386,26 @@ async def test_the_next_life_does_not_wait_for_the_failures_of_the_last():
 
 
 @on_virtual_time
+async def test_pauses_are_kept_also_after_a_step_that_takes_longer_than_the_read_back_comes_round():
+    """As an add at a router that waits for the worker. It was tried again at once, for ever, and held its slot."""
+    fleet = Fleet(resync=5.0, backoff_first=60, backoff_most=60, call_deadline=10.0)
+    await fleet.start(rng=Longest())
+    await asyncio.sleep(32)  # what slipped from a predecessor has landed by then, and was looked for once more
+    begun = []
+
+    async def add(_):
+        begun.append(fleet.clock.monotonic())
+        await asyncio.sleep(8)
+        return Failed("the worker does not answer")
+
+    fleet.proxy.add = add
+    await fleet.up()
+    await asyncio.sleep(600)
+    assert spans(begun) == pytest.approx([68] * (len(begun) - 1), abs=0.1)
+    assert len(begun) == 9
+
+
+@on_virtual_time
 async def test_a_lane_that_is_cancelled_once_more_while_it_ends_leaves_no_step_under_way():
     """[I7] Such a step waited for the log, and called the router when its process led again (simulation, seed 1467)."""
     fleet = Fleet(resync=NEVER)
@@ -400,3 +420,32 @@ async def test_a_lane_that_is_cancelled_once_more_while_it_ends_leaves_no_step_u
     lane.cancel()
     await asyncio.wait([lane])
     assert not [task for task in asyncio.all_tasks() if "_fly" in task.get_coro().__qualname__]
+
+
+@pytest.mark.parametrize("answers", ["two addresses", "dead or alive"])
+@on_virtual_time
+async def test_a_provider_that_answers_this_and_that_in_turns_fills_no_log(answers):
+    """Right before the call it tells of another place than a moment ago: tried again, after pauses that grow."""
+    fleet = Fleet()
+    await fleet.start()
+    whole, turns = fleet.provider.locate, itertools.count()
+
+    async def in_turns(names):
+        await asyncio.sleep(0.001)
+        odd = next(turns) % 2
+        if answers == "two addresses":
+            fleet.place(port=8000 + odd)
+        elif odd:
+            return {}
+        return await whole(names)
+
+    fleet.place()
+    fleet.provider.locate = in_turns
+    await fleet.say(WorkerUp(worker=W, incarnation=1))
+    await asyncio.sleep(30)
+    failed = fleet.facts(RegistrationFailed)
+    assert 2 < len(failed) < 100
+    assert all(fact.reason.startswith("not called: ") and fact.retry_seconds is not None for fact in failed)
+    assert fleet.calls("add") == []
+    fleet.provider.locate = whole
+    await fleet.registered()

@@ -15,6 +15,7 @@ from rollbook.adapters.memory.log import MemoryLog
 from rollbook.adapters.memory.provider import MemoryProvider
 from rollbook.events import (
     FleetEnded,
+    FleetObserved,
     WorkerCordoned,
     WorkerDown,
     WorkerResumed,
@@ -146,6 +147,20 @@ async def test_a_worker_that_fails_is_suspected_then_down_then_up_again():
 
 
 @on_virtual_time
+async def test_one_that_was_only_not_listed_is_up_by_the_first_word_of_who_has_seen_that():
+    """Its Down stands on the fleet's subject, beyond whatever stands on its own."""
+    async with scene() as fleet:
+        await fleet.up()
+        await fleet.until(lambda: fleet.asked)
+        as_of = (await fleet.log.state()).last_sequence
+        await fleet.say(FleetObserved(observer="ray", pools=("rollout",), as_of=as_of, workers=()))
+        await fleet.until(lambda: fleet.worker.phase is Phase.DOWN)
+        await fleet.until(lambda: fleet.worker.phase is Phase.SERVING)
+        await asyncio.sleep(10)
+        assert fleet.kinds() == [WorkerUp]
+
+
+@on_virtual_time
 async def test_a_suspicion_that_proves_wrong_is_taken_back():
     async with scene() as fleet:
         await fleet.up()
@@ -201,7 +216,7 @@ async def test_what_the_monitor_has_not_heard_of_supersedes_its_verdict_too():  
         assert await verdicts.write(down, as_of=as_of) is None
         assert await verdicts.write(down, as_of=as_of + 1) == as_of + 2
         assert await verdicts.write(down, as_of=as_of + 1) is None
-        assert [fact.seen for fact in fleet.said()] == [as_of]
+        assert [fact.seen for fact in fleet.said()] == [as_of + 1]
 
 
 @pytest.mark.parametrize("sleeper", [W, "rollout-0-1"])

@@ -18,6 +18,7 @@ from rollbook.events import (
     WorkerSuspected,
     WorkerUp,
 )
+from rollbook.projections.log.catchup import newest_state
 from rollbook.projections.log.projector import LogRewound, Projector
 from rollbook.projections.ports import HistoryHole
 from rollbook.projections.state.fold import State
@@ -239,6 +240,31 @@ async def test_a_log_that_lost_its_tail_ends_the_controller_and_the_next_one_mak
     await fleet.until(lambda: not fleet.listed(), 20)
     await fleet.say(WorkerUp(worker=W, incarnation=1))
     await fleet.registered()
+
+
+@pytest.mark.parametrize("written_since", [0, 1, 2, 9])
+@on_virtual_time
+async def test_i9_who_began_with_a_snapshot_and_read_nothing_since_knows_that_the_log_lost_its_tail(written_since):
+    """As a monitor of a fleet in which nothing happens. Others stand where the tail was, and it folded them upon it."""
+    fleet = Fleet()
+    await fleet.start()
+    await fleet.up()
+    await fleet.registered()
+    await fleet.stop()
+    projector = Projector(fleet.log, CODEC, fleet.clock, await newest_state(fleet.log, fleet.snapshots))
+    end = projector.state.sequence
+    assert end == len(fleet.log.messages)
+    running = asyncio.create_task(projector.run())
+    await projector.caught_up()
+    await asyncio.sleep(5)
+    fleet.log.cut_off()
+    await asyncio.sleep(5)
+    fleet.log.lose_tail(end - 1)
+    fleet.log.available = True
+    for _ in range(written_since):
+        await fleet.say(WorkerUp(worker="rollout-1-0", incarnation=1))
+    with pytest.raises(LogRewound):
+        await running
 
 
 @on_virtual_time

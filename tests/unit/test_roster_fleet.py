@@ -97,6 +97,16 @@ def test_the_end_of_the_run_retires_everything():
     assert book.roster.ended is False
 
 
+def test_a_run_that_has_ended_may_begin_again_under_its_name():
+    """A trainer that goes on from its checkpoint; or somebody ended it by mistake."""
+    book = Book()
+    book.all(FleetStarted(run_id="one"), up(A), FleetEnded(run_id="one"))
+    assert book.say(FleetStarted(run_id="one")).everything
+    assert (book.roster.ended, book.roster.ending) == (False, None)
+    book.say(up(A, 2))
+    assert phases(book) == {A: Phase.SERVING}
+
+
 def test_the_late_end_of_an_earlier_run_ends_nothing():
     """[I3]."""
     book = Book()

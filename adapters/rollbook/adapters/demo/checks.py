@@ -89,11 +89,12 @@ def _friendly_fire(history: History, outcomes: Outcomes) -> Check:
     for word in intents:
         fact = word.fact
         carried_out = any(isinstance(outcome, Deregistered) for outcome in outcomes.get(word.sequence, []))
-        evicted = any(
-            isinstance(later.fact, Registering) and later.fact.url == fact.url and later.fact.worker != fact.worker
+        heirs = (
+            later.fact.worker
             for later in history.words
-            if later.sequence > word.sequence
+            if later.sequence > word.sequence and isinstance(later.fact, Registering) and later.fact.url == fact.url
         )
+        evicted = next(heirs, fact.worker) != fact.worker
         if word.sequence in history.against and carried_out and not evicted:
             told = f"{fact.worker} {fact.incarnation} was deregistered, although {history.against[word.sequence]}"
             problems.append(f"sequence {word.sequence}: {told}")

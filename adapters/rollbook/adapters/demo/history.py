@@ -106,10 +106,10 @@ class History:
                 self.against[stored.sequence] = reason
         for worker in self.state.roster.workers.values():
             moments = self._moments.setdefault(worker.name, [])
-            certain = worker.evidence in DIRECT_EVIDENCE
-            moment = Moment(stored.stored_at, worker.incarnation, worker.phase in LIVE, certain)
-            if not moments or (moments[-1].incarnation, moments[-1].live) != (moment.incarnation, moment.live):
-                moments.append(moment)
+            live = worker.phase in LIVE
+            known = (worker.incarnation, live, not live and worker.evidence in DIRECT_EVIDENCE)
+            if not moments or (moments[-1].incarnation, moments[-1].live, moments[-1].certain) != known:
+                moments.append(Moment(stored.stored_at, *known))
 
     def _contradicts(self, fact: RegistrationFact) -> str | None:
         if not isinstance(fact, Registering | Deregistering):

@@ -71,7 +71,11 @@ def _stored(message: Message) -> Stored:
 
 
 class Pages:
-    """Reads one stream from one sequence on, as `Pull` does. Made by `open`; must be closed."""
+    """Reads one stream from one sequence on, as `Pull` does. Made by `open`; must be closed.
+
+    No server says that a stream was made anew, or that it has lost its end. So each look at it is compared with the
+    first one, and what happened while the connection was gone is left to whoever opens another one.
+    """
 
     def __init__(self, client: Client, stream: str, first: int, subjects: Sequence[str], timeout: float) -> None:
         self._client = client
@@ -79,28 +83,37 @@ class Pages:
         self._next = max(first, 1)
         self._subjects = list(subjects) or [">"]
         self._timeout = timeout
+        self._created: str | None = None
+        self._broken = False
 
     @classmethod
     async def open(
         cls, client: Client, stream: str, first: int, *, timeout: float, subjects: Sequence[str] = ()
     ) -> Pages:
         """Begin at sequence `first`, or the next one that there is. Asks nothing yet."""
-        return cls(client, stream, first, subjects, timeout)
+        pages = cls(client, stream, first, subjects, timeout)
+        client.disconnections.add(pages._disconnected)
+        return pages
 
     async def batch(self) -> Sequence[Stored]:
         """The next messages, at least one; waits for it. Raises `Broken`."""
         try:
-            while True:
+            while not self._broken:
                 found = await self._step()
                 if found:
                     return found
         except LogUnavailable as exc:
             raise Broken(str(exc)) from exc
+        raise Broken("the connection was lost")
 
     async def _step(self) -> list[Stored]:
         """All that is certainly next, in order; nothing if there is none now, after a pause."""
         info = await stream_info(self._client, self._stream, timeout=self._timeout)
-        end = info["state"]["last_seq"]
+        end, self._created = info["state"]["last_seq"], self._created or info["created"]
+        if info["created"] != self._created:
+            raise Broken("the stream was deleted and made anew")
+        if end < self._next - 1:
+            raise Broken(f"the stream ends at {end}, and {self._next - 1} was there before")
         if end < self._next:
             await asyncio.sleep(POLL)
             return []
@@ -121,5 +134,9 @@ class Pages:
         self._next = max(bound + 1, self._next)
         return ready
 
+    def _disconnected(self) -> None:
+        self._broken = True
+
     async def close(self) -> None:
-        """There is nothing to let go of."""
+        """Listen no more for the loss of the connection."""
+        self._client.disconnections.discard(self._disconnected)

@@ -188,7 +188,7 @@ class EmbeddedServer:
             try:
                 await self._launch(self._kept.port)
                 _log.warning("nats.embedded.restarted", port=self._kept.port, pid=self.pid, deaths=deaths)
-            except EmbeddedError as exc:
+            except (EmbeddedError, OSError) as exc:  # the disk is full, the folder is gone
                 _log.error("nats.embedded.not_restarted", error=str(exc), deaths=deaths)
                 await self._end()
         self._folder.withdraw()

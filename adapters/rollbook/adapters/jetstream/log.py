@@ -179,10 +179,11 @@ class JetStreamLog:
         newest: Stored | None = None
         pauses = 0
         while True:
-            identity, pull = await self._open(after, identity, subjects, overlap=newest is not None)
+            before = newest
+            identity, newest, pull = await self._open(after, identity, newest, subjects)
             try:
-                if newest is not None:
-                    batch = _after(newest, await pull.batch())
+                if before is not None:
+                    batch = _after(before, await pull.batch())
                     if batch:
                         yield batch
                         newest = batch[-1]
@@ -199,17 +200,21 @@ class JetStreamLog:
             pauses += 1
 
     async def _open(
-        self, after: int, identity: str | None, subjects: Sequence[str], *, overlap: bool
-    ) -> tuple[str, Pull | Pages]:
-        """A pull from `after` on (with `overlap`: from the message at `after`), and which log it is."""
+        self, after: int, identity: str | None, newest: Stored | None, subjects: Sequence[str]
+    ) -> tuple[str, Stored | None, Pull | Pages]:
+        """Which log it is, the message at `after` by which it is known again, and a pull from behind that on.
+
+        With `newest`, which was read at `after`, the pull begins with it.
+        """
         until = time.monotonic() + self._patience
         while True:
             try:
                 state = await self.state()
                 _check(state, after, identity)
-                first = after if overlap else after + 1
+                first = after + 1 if newest is None else after
+                known = await self.get(after) if newest is None else newest
                 opening = self._way.open(self._client, self._stream, first, timeout=self._timeout, subjects=subjects)
-                return state.identity, await opening
+                return state.identity, known, await opening
             except LogUnavailable as exc:
                 if isinstance(exc, (_LostEnd, NotPermitted)) or self._client.is_closed or time.monotonic() > until:
                     raise

@@ -29,6 +29,7 @@ from rollbook.adapters.jetstream.client import Client
 from rollbook.adapters.service.frames import ALIVE, ALIVE_SECONDS, FRAME, PROGRESS, cut
 from rollbook.adapters.service.messages import Answer, Asked, Problem, Update, Verb
 from rollbook.events import Recorded, RollbookError
+from rollbook.events.reasons import tellable
 from rollbook.events.times import rfc3339
 from rollbook.projections.ending import apart, end
 from rollbook.projections.leading.controller import Companion, Leading
@@ -42,6 +43,8 @@ MOST_AT_ONCE: Final = 32
 """Requests under way; more are refused, so that a loop of a script cannot drown the controller."""
 LONGEST_SECONDS: Final = 3600.0
 """What a request may ask for as its deadline."""
+LONGEST_MESSAGE: Final = 100_000
+"""Letters of why there is no reply: NATS takes no message of more than a megabyte, unless it is told to."""
 ECHO_SECONDS: Final = 10.0
 """For one's own message to come back from the server."""
 STOP_SECONDS: Final = 2.0
@@ -206,7 +209,7 @@ class _Endpoint:
             if self.verb.acts and not await self._awaited(request):
                 _log.info("service.not_begun", verb=self.verb.name, reason="nobody listens for the reply any more")
                 return
-            reply = await self._reply(request)
+            reply = msgspec.json.encode(await self._reply(request))
         except RollbookError as exc:
             await self._problem(request, _problem(exc))
         except TimeoutError:
@@ -216,7 +219,7 @@ class _Endpoint:
             text = f"{self.verb.name} failed in the controller: {type(exc).__name__}: {exc}; its log has the traceback"
             await self._problem(request, Problem("defect", text))
         else:
-            for body, headers in cut(msgspec.json.encode(reply), self._client.max_payload):
+            for body, headers in cut(reply, self._client.max_payload):
                 await self._send(request, body, headers)
 
     async def _reply(self, request: MicroRequest) -> Any:
@@ -267,7 +270,8 @@ class _Endpoint:
 
     async def _problem(self, request: MicroRequest, problem: Problem) -> None:
         headers = {"Nats-Service-Error": problem.kind, "Nats-Service-Error-Code": _CODES[problem.kind]}
-        await self._send(request, msgspec.json.encode(problem), headers)
+        told = msgspec.structs.replace(problem, message=tellable(problem.message, LONGEST_MESSAGE))
+        await self._send(request, msgspec.json.encode(told), headers)
 
     async def _send(self, request: MicroRequest, body: bytes, headers: dict[str, str]) -> None:
         """To who asked; if that cannot be done, nobody needs to know but the log."""

@@ -42,7 +42,7 @@ class WorkerFact(Fact, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     incarnation: Incarnation
     """Which life of it: 1 for the first, more for every later one."""
     seen: Sequence = 0
-    """The worker subject's last sequence that the author knew; 0 for none."""
+    """The log's last sequence up to which the author knew what it says of this worker; 0 for none."""
     pool: Name | None = None
     """The pool that it belongs to, where its name does not say it."""
     cell: Name | None = None

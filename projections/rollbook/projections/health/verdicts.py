@@ -53,7 +53,8 @@ class Verdicts:
         if expected > as_of:
             return None
         draft = self._codec.draft(
-            msgspec.structs.replace(fact, seen=expected),
+            # Not the worker's own last sequence: it may be down by a listing, which stands on the fleet's subject.
+            msgspec.structs.replace(fact, seen=as_of),
             id=self._ids.new(),
             time=rfc3339(self._clock.now()),
             publisher=self._observer,

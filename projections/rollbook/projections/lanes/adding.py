@@ -10,13 +10,13 @@ import asyncio
 import contextlib
 from typing import Final
 
-from rollbook.projections.deciding.gates import Held
+from rollbook.projections.deciding.gates import Gate, Held
 from rollbook.projections.deciding.observed import Observed
 from rollbook.projections.deciding.plan import Add, Remove
 from rollbook.projections.lanes.admission import PROBES_IN_FLIGHT, Site
 from rollbook.projections.lanes.desk import Desk
 from rollbook.projections.lanes.listing import Seen
-from rollbook.projections.lanes.outcomes import FINISHED, RETRY, About, Outcome, held_back
+from rollbook.projections.lanes.outcomes import FINISHED, RETRY, About, NotCalled, Outcome, held_back
 from rollbook.projections.ports import Answer, Entry, Failed, Pending, Target, Unsupported
 
 INTENTS_AHEAD: Final = 2
@@ -76,8 +76,8 @@ class Adding:
         intent = await desk.recorder.registering(about, "belongs here, is not listed")
         async with self._slots:
             against = await self._against(action, site)
-            wrong = await self._call(self._target(about, site)) if against is None else None
-        if against is not None:
+            wrong = await self._call(self._target(about, site)) if against is None else against
+        if isinstance(against, str):
             return await desk.recorder.not_called(about, intent, "register", against)
         if isinstance(wrong, Failed | Unsupported):
             return await desk.recorder.refused(about, intent, "register", wrong)
@@ -86,16 +86,17 @@ class Adding:
         desk.urls.settled(site.url)
         return await desk.recorder.registered(about, intent)
 
-    async def _against(self, action: Add, site: Site) -> str | None:
+    async def _against(self, action: Add, site: Site) -> NotCalled | str | None:
         """Why the call is not made, now that there is a slot: waiting for it took its time.
 
-        So the address is asked for once more [I6], and the roster last [I2].
+        So the address is asked for once more [I6], and the roster last [I2]. What the provider says otherwise than a
+        moment ago it may go on saying in turns; so that is tried again after a pause, and not at once.
         """
         again = await self._desk.locate(_life(action))
         if isinstance(again, Held):
-            return str(again)
+            return NotCalled(f"not called: {again}") if again.gate is Gate.ADDRESS_KNOWN else str(again)
         if again != site:
-            return f"it is at {again.url} now"
+            return NotCalled(f"not called: it is at {again.url} now")
         return self._desk.unwanted(*_life(action)) or self._desk.on_hold()
 
     async def _call(self, target: Target) -> Failed | Unsupported | str | None:

@@ -23,6 +23,8 @@ class Agenda:
         self._everybody = True
         self._resync_at = 0.0
         self._heal_at = 0.0
+        self._looked_at = 0.0
+        """When the last look at everybody began."""
 
     def __len__(self) -> int:
         """How many were marked by name."""
@@ -67,15 +69,21 @@ class Agenda:
             except TimeoutError:
                 continue
 
-    def take(self) -> tuple[dict[str, None], bool]:
-        """Who is to be looked at now, and whether everybody is. They are not on it any more."""
-        full = self._everybody or self._clock.monotonic() >= min(self._resync_at, self._patience.next_at)
+    def take(self) -> tuple[dict[str, None], bool, bool]:
+        """Who is to be looked at now; whether everybody is; and whether that is news, and not only time for it again.
+
+        They are not on it any more.
+        """
+        now = self._clock.monotonic()
+        full = self._everybody or now >= min(self._resync_at, self._patience.next_at)
+        news = self._everybody or self._looked_at < self._heal_at <= now
         self._names.update(dict.fromkeys(self._retries.take_due()))
         names, self._names, self._everybody = self._names, {}, False
-        return names, full
+        return names, full, news
 
     def looked_at_everybody(self, began: float) -> None:
         """The next time is `resync` from now, or sooner if this look `began` before there was anything to heal."""
+        self._looked_at = began
         self._resync_at = self._clock.monotonic() + self._resync
         if began < self._heal_at:
             self._resync_at = min(self._resync_at, self._heal_at)

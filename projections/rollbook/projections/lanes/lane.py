@@ -173,6 +173,7 @@ class Lane:
             try:
                 await self._pass()
             except ProxyUnavailable as exc:
+                self._force = None  # of a pass that is over: who asked for it is told that it did not even list
                 await self._notes.unreachable(str(exc))
                 self._agenda.add_everybody()
                 self.refusals += 1
@@ -190,7 +191,7 @@ class Lane:
 
     async def _pass_now(self) -> None:
         began = self._clock.monotonic()
-        keys, full = self._agenda.take()
+        keys, full, news = self._agenda.take()
         try:
             seen = await self._desk.reader.fresh()
         except ProxyUnavailable:
@@ -201,9 +202,9 @@ class Lane:
             await self._notes.reachable(seen.listing.version)
         if full:
             self._agenda.looked_at_everybody(began)
-        await self._act(seen, keys, full=full)
+        await self._act(seen, keys, full=full, news=news)
 
-    async def _act(self, seen: Seen, keys: dict[str, None], *, full: bool) -> None:
+    async def _act(self, seen: Seen, keys: dict[str, None], *, full: bool, news: bool) -> None:
         state = self._projector.state
         ghosts = self._ghosts.now(self._desk.record, self._clock.monotonic())
         leaving = self._desk.outdated()
@@ -219,7 +220,7 @@ class Lane:
         if (report := self._guard.report()) is not None:
             await self._notes.withheld(report)
         if state.roster.holding(self.name) is None:
-            self._begin(seen, observed, made, keys, full=full)
+            self._begin(seen, observed, made, keys, news=news)
         else:
             self._patience.rest()
         self.passes += full
@@ -239,23 +240,24 @@ class Lane:
             self._strangers.look(observed.strangers, seen)
         self._moves.look(planned.places)
 
-    def _begin(self, seen: Seen, observed: Observed, made: plan.Plan, keys: dict[str, None], *, full: bool) -> None:
-        """Start the next step of every key that asks for one."""
+    def _begin(self, seen: Seen, observed: Observed, made: plan.Plan, keys: dict[str, None], *, news: bool) -> None:
+        """Start the next step of every key that asks for one. `news`: there may be some for everybody."""
         flights = self._flights
-        # Marked while a step of theirs is under way; those that are started below are looked at as they are now.
-        flights.again([name for name in flights.names if full or name in keys])
+        # Marked while a step of theirs is under way; those that are started below are looked at as they are now. A look
+        # that only comes round marks nobody: after a step that takes longer than that, no pause would ever be kept.
+        flights.again([name for name in flights.names if news or name in keys])
         awake = [one for one in made.actions if not (isinstance(one, plan.Remove) and self._guard.rests(one))]
         outdated = [one.worker for one in awake if one.worker not in flights and flights.outdate(seen, one.worker)]
-        if outdated:
-            self._agenda.add(outdated)
+        self._agenda.add(name for name in outdated if self._may_begin(name, keys))
         # Of those that can begin: one that is chosen and does not would be waited for, for ever.
         for action in self._patience.chosen([one for one in awake if one.worker not in outdated], busy=bool(flights)):
-            name = action.worker
-            if name in flights:
-                continue
-            if name in keys or name not in self._retries or self._patience.away:
+            if action.worker not in flights and self._may_begin(action.worker, keys):
                 flights.start(action, seen, observed)
         flights.again(plan.several(made.actions))
+
+    def _may_begin(self, name: str, keys: dict[str, None]) -> bool:
+        """Whether it need not wait to be tried again."""
+        return name in keys or name not in self._retries or self._patience.away
 
     # -------------------------------------------------------------- what comes of it
 

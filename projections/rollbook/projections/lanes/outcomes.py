@@ -33,7 +33,10 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
 
 class NotCalled(Failed, frozen=True, gc=False):
-    """The call was not made, because it might still be under way when the lease ends [I7]."""
+    """The call was not made, and is tried again after a pause.
+
+    It might still be under way when the lease ends [I7], or the provider has just said something else than before.
+    """
 
 
 class NoAnswer(Failed, frozen=True, gc=False):

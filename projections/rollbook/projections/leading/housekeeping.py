@@ -6,7 +6,9 @@ was stopped in the middle of it and wakes up too late writes nothing [I7].
 
 from __future__ import annotations
 
+import contextlib
 import uuid
+from collections.abc import Awaitable
 from typing import Final
 
 from rollbook.events import Codec, MessageQuarantined, WorkerResumed
@@ -42,14 +44,18 @@ class Housekeeping:
     async def run(self) -> None:
         """Look after both for ever. Raises `LeadershipLost` when it is time to stop."""
         while True:
-            try:
-                await self._quarantine()
-                await self._expire()
-            except AppendConflict:
-                pass  # looked at again with what has come in between
-            except LogUnavailable as exc:
-                self._tell("log.unavailable", reason=str(exc))
+            await self._tried(self._quarantine())
+            await self._tried(self._expire())
             await self._clock.sleep(PAUSE_SECONDS)
+
+    async def _tried(self, work: Awaitable[None]) -> None:
+        """What does not succeed is tried again with the next look, and holds up nothing else."""
+        try:
+            await work
+        except AppendConflict:
+            pass  # looked at again with what has come in between
+        except LogUnavailable as exc:
+            self._tell("log.unavailable", reason=str(exc))
 
     async def _quarantine(self) -> None:
         """Write down what could not be read [I9]: where it is and why, once per sequence."""
@@ -81,18 +87,22 @@ class Housekeeping:
         """End suspensions whose time is over. The fold has no clock, so it is told by a fact."""
         asleep = _asleep(self._projector.state.roster)
         for name in await self._terms.over({name: (one.sequence, until) for name, (one, until) in asleep.items()}):
-            subject = worker_subject(self._fleet, name)
-            last = await self._folded(subject)
-            worker = self._projector.state.roster.workers.get(name)
-            if worker is None or worker.suspension != asleep[name][0]:
-                continue
-            incarnation = worker.incarnation
-            fact = WorkerResumed(worker=name, incarnation=incarnation, seen=last, reason="its time was over")
-            draft = self._codec.draft(fact, id=self._ids.new(), time=rfc3339(self._clock.now()), publisher=self._owner)
-            self._authority.require()
-            sequence = (await self._log.append([draft], expect={subject: last}))[0]
-            self._tell("suspension.expired", worker=name, incarnation=incarnation)
-            await self._projector.passed(sequence)
+            with contextlib.suppress(AppendConflict):  # as above; nobody else sleeps on for that
+                await self._wake(name, asleep[name][0])
+
+    async def _wake(self, name: str, suspension: Suspension) -> None:
+        subject = worker_subject(self._fleet, name)
+        last = await self._folded(subject)
+        worker = self._projector.state.roster.workers.get(name)
+        if worker is None or worker.suspension != suspension:
+            return
+        incarnation = worker.incarnation
+        fact = WorkerResumed(worker=name, incarnation=incarnation, seen=last, reason="its time was over")
+        draft = self._codec.draft(fact, id=self._ids.new(), time=rfc3339(self._clock.now()), publisher=self._owner)
+        self._authority.require()
+        sequence = (await self._log.append([draft], expect={subject: last}))[0]
+        self._tell("suspension.expired", worker=name, incarnation=incarnation)
+        await self._projector.passed(sequence)
 
     async def _folded(self, subject: str) -> int:
         """The last sequence on `subject`, 0 for none; by then the fold has passed it."""

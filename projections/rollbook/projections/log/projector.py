@@ -75,9 +75,11 @@ class Projector:
         self._listeners: list[Listener] = []
         self._witnesses: list[Witness] = []
         self.last: Stored | None = None
-        """The last message that was folded here; None after a restored snapshot, until there is another one."""
+        """The last message that was folded; of a restored snapshot it is looked up with the first look at the log."""
         self.identity: str | None = None
         """Of the log, from the first look at it on."""
+        self._told_until = 0
+        """A message up to this sequence tells no time: the log has told its own when it was there already."""
         self._folding = asyncio.Lock()
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._tickets = itertools.count()
@@ -116,6 +118,7 @@ class Projector:
     async def _follow(self) -> None:
         ends = await self._log.state()
         self.time.heard(ends.at)
+        self._told_until = ends.last_sequence if ends.at else 0
         if self.identity not in {None, ends.identity}:
             raise HistoryHole(self.state.sequence + 1, "the stream was deleted and made anew")
         self.identity = ends.identity
@@ -140,17 +143,20 @@ class Projector:
 
     async def _recognise(self, ends: LogState) -> None:
         """Make sure that the log still holds the last message folded: others may stand in the place of a lost tail."""
-        last = self.last
-        if last is None or last.sequence < ends.first_sequence:
+        sequence, last = self.state.sequence, self.last
+        if sequence < max(ends.first_sequence, 1):
             return
-        found = await self._log.get(last.sequence)
-        if found is None or (found.subject, found.payload) != (last.subject, last.payload):
-            raise LogRewound(last.sequence, "holds another message there")
+        found = await self._log.get(sequence)
+        if last is None:
+            self.last = found
+        elif found is None or (found.subject, found.payload) != (last.subject, last.payload):
+            raise LogRewound(sequence, "holds another message there")
 
     def _fold(self, batch: Sequence[Stored]) -> bool:
         """Apply a batch; False if a message is missing before its end, and reading must begin anew."""
         marks = Marks()
-        self.time.heard(batch[-1].stored_at)
+        if batch[-1].sequence > self._told_until:
+            self.time.heard(batch[-1].stored_at)
         state, codec, witnesses, listening = self.state, self._codec, tuple(self._witnesses), bool(self._listeners)
         contiguous = True
         for stored in batch:

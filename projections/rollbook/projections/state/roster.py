@@ -269,7 +269,7 @@ class Roster(msgspec.Struct, gc=False):
                 return NOTHING
 
     def _run_began(self, fact: FleetStarted, recorded: Recorded) -> Change:
-        if fact.run_id == self.run_id:
+        if fact.run_id == self.run_id and not self.ended:
             return Change(ignored="this run has begun already")
         self.run_id, self.ended, self.ending = fact.run_id, False, None
         self.bars.clear()
