@@ -6,15 +6,17 @@ by. Which step comes when, and what follows from one that failed, is the keeper'
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
 import msgspec
+import structlog
 
 from rollbook.adapters.ray.barrier import together
+from rollbook.adapters.ray.border import AGAIN_SECONDS
 from rollbook.adapters.ray.host import Identity
 from rollbook.adapters.ray.hosts import Hosts
 from rollbook.adapters.ray.rank import Over, Rank
@@ -26,6 +28,8 @@ from rollbook.events import RecoveryFailed, RecoveryStarted, RollbookError
 ANSWER_SECONDS: Final = 20.0
 """For a process that has served to tell a manager that comes back who it is. One that is still being made gets the
 `process_seconds` of its spec."""
+
+_log = structlog.get_logger()
 
 
 class Crew:
@@ -164,8 +168,18 @@ class Crew:
         await self._free_room()
 
     async def _free_room(self) -> None:
-        with contextlib.suppress(RollbookError):
-            await self._hosts.free_room(self.record.specs)
+        """Waits until Ray takes the order: a cell that stays down would keep its resources from everybody."""
+        told = False
+        while True:
+            try:
+                await self._hosts.free_room(self.record.specs)
+            except RollbookError as exc:
+                if not told:
+                    told = True
+                    _log.warning("manager.room.not_freed", cell=self.record.cell, error=str(exc))
+                await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                return
 
     async def unplaced(self, reason: str) -> str:
         """`reason` with what may be behind it, where Ray has not made all processes."""
