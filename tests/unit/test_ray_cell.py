@@ -288,20 +288,57 @@ async def test_i3_only_the_life_that_was_meant_is_terminated():
         await made.keeper.start()
 
 
+@pytest.mark.parametrize("how", ["death", "stop", "end of its manager"])
+def test_i8_an_end_that_the_log_did_not_hear_of_is_told_by_the_next_manager(how):
+    """The log is away, and what it was to be told dies with the manager."""
+
+    @on_virtual_time
+    async def run():
+        made = world(restart="recoverer")
+        await until(serves(made, 1, 1))
+        made.log_is_away = True
+        if how == "stop":
+            await made.keeper.halt("scale down")
+        else:
+            made.living("w-0-1")[0].end()
+        if how == "end of its manager":
+            made.process.kill()
+            made.manage()
+        await until(lambda: made.living() == [] and made.record.over)
+        await asyncio.sleep(LONG)
+        assert stories(made) == {"w-0-0": ["SU"], "w-0-1": ["SU"]}
+        made.process.kill()
+        made.manage()  # and again one that cannot say it
+        await asyncio.sleep(LONG)
+        made.process.kill()
+        made.log_is_away = False
+        for _ in range(2):
+            made.manage()
+            await asyncio.sleep(LONG)
+            assert stories(made) == {"w-0-0": ["SUD"], "w-0-1": ["SUD"]}
+            made.process.kill()
+        downs = [fact.evidence for fact in made.facts if isinstance(fact, WorkerDown)]
+        assert downs == ["planned" if how == "stop" else "exited"] * 2
+
+    run()
+
+
 @pytest.mark.parametrize("restart", ["manager", "recoverer"])
-@pytest.mark.parametrize("again", [False, True])
-def test_a_planned_stop_between_two_lives_holds_over_a_manager(restart, again):
+@pytest.mark.parametrize("ending", [False, True])
+def test_a_planned_stop_after_the_end_of_a_life_holds_over_a_manager(restart, ending):
     @on_virtual_time
     async def run():
         made = world(restart=restart)
         made.failing["w-0-1", "begin"] = "fail"
+        if ending:
+            made.failing["w-0-0", "end"] = "silent"
         await until(lambda: all(state.stage == "down" for state in made.keeper.states))
-        if again:  # while the end of the life is being said
-            await asyncio.wait_for(made.keeper.start(), LONG)
-            made.living("w-0-0")[0].end()
-        else:
-            await until(lambda: made.living() == [])
-        await made.keeper.halt("scale down")
+        await until(lambda: ending or made.living() == [])
+        halting = asyncio.create_task(made.keeper.halt("scale down"))
+        await asyncio.sleep(1)
+        assert halting.done() is not ending
+        made.failing.pop(("w-0-0", "end"), None)
+        await halting
         assert [state.stage for state in made.keeper.states] == ["stopped", "stopped"]
         made.failing.clear()
         made.process.kill()

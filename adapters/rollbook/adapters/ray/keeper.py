@@ -174,7 +174,7 @@ class Keeper:
     async def terminate(self, name: str, expected: int) -> Termination:
         """Kill the life of this number, and with it the cell's; wait for its end."""
         await self._taken_over.wait()
-        while self._named[name].state.unsure:
+        while self._named[name].state.unsure:  # noqa: ASYNC110 - a state is a value
             await asyncio.sleep(_SHORTLY)
         state = self._named[name].state
         if state.incarnation > expected and state.alive:
@@ -233,7 +233,7 @@ class Keeper:
             if not record.told:
                 evidence: Evidence = "planned" if record.over == "planned" else "exited"
                 self.crew.say_over(Over("", evidence, "its manager ended while it was ending this"))
-                await self.crew.keep(told=True)
+                await self.crew.note_told()
         elif numbers := await self.crew.begun_numbers():
             # Also of those that are there: one that hangs may never say who it is, and its life is over then.
             for rank in self.ranks:

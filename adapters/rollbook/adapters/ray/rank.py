@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import structlog
 
+from rollbook.adapters.publisher import Receipt
 from rollbook.adapters.ray.border import AGAIN_SECONDS, ActorGone, ActorSilent, call, cause_of_death, translated
 from rollbook.adapters.ray.capacity import needed
 from rollbook.adapters.ray.host import Identity
@@ -143,7 +144,7 @@ class Rank:
         return number
 
     async def reserve(self, former: dict[str, int]) -> Neighbour:
-        """Have its ports chosen on its node; where it will be reached. All of its cell have numbers: its start begins."""
+        """Have its ports chosen on its node; where it will be reached. Its time to start begins: all have numbers."""
         self._until = _now() + self.spec.start_seconds
         ports = await self._ask(lambda: self.handle.reserve.remote(former), self.spec.start_seconds, self._until)
         addresses = {kind: HostAndPort(self.state.node or "", port) for kind, port in ports.items()}
@@ -197,15 +198,17 @@ class Rank:
         self.known = self.known or self._open
         self.note(unsure=self._open)
 
-    def over(self, evidence: Evidence, reason: str, *, stopped: bool) -> None:
-        """Say that its life is over."""
+    def over(self, evidence: Evidence, reason: str, *, stopped: bool) -> Receipt[Any] | None:
+        """Say that its life is over; None if the log was told before, or knows of none."""
+        receipt = None
         if not self.state.over:
             life = self.state.incarnation
             _log.warning("manager.worker.down", worker=self.name, incarnation=life, evidence=evidence, reason=reason)
         if self._open:
             self._open = False
-            self.scribe.say(WorkerDown, evidence=evidence, reason=reason)
+            receipt = self.scribe.say(WorkerDown, evidence=evidence, reason=reason)
         self.note(stage="stopped" if stopped else "down", unsure=False, reason=reason)
+        return receipt
 
     async def end(self, seconds: float) -> None:
         """See that the process is gone, after `seconds` for ending by itself: its name is needed again.

@@ -171,7 +171,7 @@ class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Why it is not serving, for people."""
     unsure: bool = False
-    """Whether its newest life may go on: the manager was restarted, and its process has not said yet which life it is."""
+    """Whether its newest life may go on: its manager was restarted, and the process has not said yet who it is."""
 
     @property
     def alive(self) -> bool:
