@@ -373,6 +373,30 @@ def test_what_cannot_be_launched_is_refused_before_anything_starts(launch, local
         RayWorkerManager.get_handle("rollbook-nobody")
 
 
+async def test_of_a_launch_that_is_refused_no_manager_is_left(launch, local_ray, fleet):
+    with pytest.raises(InvalidSpec, match="Ray does not take its ray_options"):
+        launch(demo_spec(W, ray_options={"num_gpu": 1}), detached=True)
+    await no_manager(f"rollbook-{fleet}")
+
+
+async def test_what_is_launched_while_its_manager_is_being_stopped_is_refused_and_not_left_behind(
+    launch, local_ray, stream, fleet
+):
+    import ray
+
+    manager = launch(demo_spec(W, actor="support.ray_workers:Slow"), detached=True)
+    manager.wait_until_up(seconds=SECONDS)
+    stopping = asyncio.create_task(asyncio.to_thread(manager.stop, seconds=SECONDS))
+    await facts_once(stream, W, "Down 1")
+    with pytest.raises(ActorGone):
+        await asyncio.to_thread(launch, demo_spec("rollout-1-0"), detached=True)
+    await stopping
+    names = [one["name"] for one in ray.util.list_named_actors(all_namespaces=True)]
+    assert not [name for name in names if fleet in name]
+    assert Records(fleet, RayStore()).load() == {}
+    assert RayStore().keys(f"keeper/{fleet}/".encode()) == []
+
+
 async def test_a_stopped_fleet_is_down_as_planned_and_leaves_nothing(launch, local_ray, stream, fleet, tmp_path):
     import ray
 
