@@ -22,6 +22,7 @@ from rollbook.adapters.ray.records import Record, Records
 from rollbook.adapters.ray.spec import InvalidSpec
 from rollbook.adapters.ray.store import RayStore
 from rollbook.events import RecoveryFailed, WorkerDown, WorkerStarted
+from rollbook.projections.recovery.ports import Termination
 
 pytestmark = [pytest.mark.ray, pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -182,6 +183,17 @@ async def test_a_worker_that_hangs_when_its_manager_comes_back_is_over_in_the_lo
     assert told(facts) == ["Started 1", "Up 1", "Down 1"]
     assert "no answer within 20 s" in facts[-1].reason
     await gone(state.pid)
+
+
+async def test_i3_who_hangs_and_is_terminated_is_gone_before_the_next_life_begins(launch, stream):
+    """Ray calls its actor dead at once, and kills the process 5 s later: it had its port, and its GPU, for as long."""
+    manager = launch(demo_spec(W))
+    [state] = manager.wait_until_up(seconds=SECONDS)
+    os.kill(state.pid, signal.SIGSTOP)
+    assert await asyncio.to_thread(manager.terminate, W, 1) is Termination.TERMINATED
+    assert not is_alive(state.pid)
+    again = await next_life(manager, W, state)
+    assert again.addresses == state.addresses
 
 
 async def test_detached_workers_outlive_their_manager_and_are_found_by_the_next(launch, local_ray, stream):
