@@ -132,6 +132,8 @@ def test_workers_of_one_pool_and_cell_are_a_cell_by_rank():
         ([*ranks(0), *ranks(1, restart="recoverer")], "rollout-0-0 and rollout-0-1 differ in restart"),
         ([*ranks(0), *ranks(1, placement="PACK")], "differ in placement"),
         (ranks(0, 1, command="{rpc}"), "rollout-0-0: {rpc}: there is no port 'rpc'"),
+        (ranks(0, command="{primary[1]}"), "rollout-0-0: {primary[1]}: port 'primary' has a count of 1"),
+        (ranks(0, 1, env={"M": "{rank0.primary[2].port}"}), "{rank0.primary[2].port}: port 'primary' has a count of 1"),
         ([*ranks(0), *ranks(1, command="{rank0.rpc}")], "rollout-0-1: {rank0.rpc}: there is no port 'rpc'"),
         (
             [*ranks(0), *ranks(1, command="{m}", ports=(PortInfo(), PortInfo(name="m", per="master")))],

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from rollbook.adapters.ray import ports, seat
-from rollbook.adapters.ray.ports import PRIMARY, of_rank
+from rollbook.adapters.ray.ports import PRIMARY, PortInfo, of_rank
 from rollbook.adapters.ray.spec import CommandWorkerSpec, InvalidSpec, Says, ServeWorkerSpec, Spec, WorkerSpec
 from rollbook.events import InvalidName, parse_worker, validate_name
 
@@ -77,15 +77,19 @@ def _discordant(ranks: Sequence[Spec]) -> Iterable[str]:
                     f"{first.name} and {spec.name} differ in {field}; its workers live and die together, so they must "
                     "have it in common"
                 )
-    shared = {info.name for info in of_rank(first.ports, 0) if info.per == "master"} if first.place.rank == 0 else set()
-    of_first = {info.name for info in of_rank(first.ports, first.place.rank)}
+    of_first = of_rank(first.ports, first.place.rank)
+    shared = _counts(info for info in of_first if info.per == "master" and first.place.rank == 0)
     for spec in ranks:
-        own = {info.name for info in of_rank(spec.ports, spec.place.rank)}
+        own = _counts(of_rank(spec.ports, spec.place.rank))
         for text in spec.templates():
             try:
-                seat.check(text, own | shared, of_first)
+                seat.check(text, own | shared, _counts(of_first))
             except seat.TemplateError as exc:
                 yield f"{spec.name}: {exc}"
+
+
+def _counts(infos: Iterable[PortInfo]) -> dict[str, int]:
+    return {info.name: info.count for info in infos}
 
 
 def _misnamed(spec: WorkerSpec) -> Iterable[str]:
