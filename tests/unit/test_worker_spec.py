@@ -158,6 +158,8 @@ def test_what_the_master_listens_on_every_rank_may_name():
         ({"num_cpus": 0, "num_gpus": 0.5}, {"GPU": 0.5}),
         ({"num_cpus": 2, "resources": {"nvme": 1, "none": 0}, "memory": 100}, {"CPU": 2, "nvme": 1, "memory": 100}),
         ({"num_cpus": 0, "resources": None}, {}),
+        ({"num_cpus": 0, "num_gpus": 1, "accelerator_type": "H100"}, {"GPU": 1, "accelerator_type:H100": 0.001}),
+        ({"num_cpus": 0, "object_store_memory": 100}, {"object_store_memory": 100}),
     ],
 )
 def test_a_bundle_is_what_its_worker_asks_for(options, bundle):

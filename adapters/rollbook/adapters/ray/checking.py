@@ -21,6 +21,8 @@ _OWNED_OPTIONS: Final = frozenset(
 )
 """Options of `ray.remote` that the manager sets itself: they carry the worker's identity."""
 _PLACING: Final = frozenset({"placement_group", "placement_group_bundle_index", "scheduling_strategy"})
+_ANY_OF_ITS_TYPE: Final = 0.001
+"""What Ray asks a node for to see that it has an accelerator of a type."""
 _OWNED_ARGUMENTS: Final = frozenset({"name", "incarnation", "host", "port", "seat"})
 _STRATEGIES: Final = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 _FIELD: Final = re.compile(r"\{\w*\}")
@@ -61,7 +63,10 @@ def bundle_of(spec: WorkerSpec) -> dict[str, float]:
     """What one worker asks of its node, as a bundle of a placement group: Ray's own names, without zeros."""
     options = spec.ray_options
     asked: dict[str, Any] = {"CPU": options.get("num_cpus", 1), "GPU": options.get("num_gpus", 0)}
-    asked |= {"memory": options.get("memory", 0)} | (options.get("resources") or {})
+    asked |= {kind: options.get(kind, 0) for kind in ("memory", "object_store_memory")}
+    if (accelerator := options.get("accelerator_type")) is not None:
+        asked[f"accelerator_type:{accelerator}"] = _ANY_OF_ITS_TYPE
+    asked |= options.get("resources") or {}
     return {name: float(amount) for name, amount in asked.items() if amount}
 
 
