@@ -399,7 +399,8 @@ async def test_i3_who_has_not_said_yet_which_life_it_is_is_neither_said_to_be_go
     made.failing["w-0-1", "identity"] = "silent"
     made.manage()
     await until(lambda: made.keeper.states[0].pid is not None)
-    assert all(state.unsure for state in decode_states(encode_states(made.keeper.states)).values())
+    told = decode_states(encode_states(made.keeper.states)).values()
+    assert all(state.unsure and "has not said yet which life it is" in state.reason for state in told)
     terminating = asyncio.create_task(made.keeper.terminate("w-0-0", 1))
     await asyncio.sleep(1)
     assert not terminating.done()

@@ -196,7 +196,8 @@ class Rank:
         self.scribe.resume(incarnation, cell_incarnation)
         self._open = bool(incarnation)
         self.known = self.known or self._open
-        self.note(unsure=self._open)
+        if self._open:
+            self.note(unsure=True, reason="its manager was restarted, and it has not said yet which life it is")
 
     def over(self, evidence: Evidence, reason: str, *, stopped: bool) -> Receipt[Any] | None:
         """Say that its life is over; None if the log was told before, or knows of none."""
