@@ -8,6 +8,7 @@ import socket
 import urllib.error
 import urllib.request
 
+import msgspec
 import pytest
 from support.process import python_process
 from support.ray import DEMO, SECONDS, demo_spec, facts_about, facts_once, gone, is_alive, told
@@ -17,11 +18,14 @@ from support.until import until
 from rollbook.adapters.publisher import Publisher
 from rollbook.adapters.ray.border import ActorGone
 from rollbook.adapters.ray.claims import KeptElsewhere
+from rollbook.adapters.ray.host import CONCURRENCY, Identity, WorkerHost
 from rollbook.adapters.ray.manager import FleetMismatch, RayWorkerManager, WorkersNotUp
 from rollbook.adapters.ray.records import Record, Records
+from rollbook.adapters.ray.seat import Neighbour, Seat
 from rollbook.adapters.ray.spec import InvalidSpec
 from rollbook.adapters.ray.store import RayStore
 from rollbook.events import RecoveryFailed, WorkerDown, WorkerStarted
+from rollbook.projections.ports import HostAndPort
 from rollbook.projections.recovery.ports import Termination
 
 pytestmark = [pytest.mark.ray, pytest.mark.integration, pytest.mark.timeout(300)]
@@ -383,6 +387,26 @@ def test_what_cannot_be_launched_is_refused_before_anything_starts(launch, local
         RayWorkerManager.launch([], fleet="another", environ={"ROLLBOOK_NATS_URL": "nats://x"}, name=manager.name)
     with pytest.raises(ActorGone, match=r"there is no actor 'rollbook-nobody' \(namespace 'rollbook'\)"):
         RayWorkerManager.get_handle("rollbook-nobody")
+
+
+async def test_managers_that_were_restarted_during_a_long_start_keep_nobody_from_being_answered(local_ray, fleet):
+    """Each of them asks the worker to begin, and its process has so many threads."""
+    import ray
+
+    spec = demo_spec(W, actor="support.ray_workers:Hangs")
+    own = Neighbour({"primary": HostAndPort("127.0.0.2", 1)})
+    seat = Seat(
+        name=W, incarnation=1, rank=0, cell_size=1, cell_incarnation=0, host="127.0.0.2", rank0=W, workers={W: own}
+    )
+    options = {"num_cpus": 0, "max_concurrency": CONCURRENCY}
+    host = ray.remote(WorkerHost).options(**options).remote(fleet, msgspec.json.encode(spec))
+    try:
+        asked = [host.begin.remote(msgspec.json.encode(seat), 0.1) for _ in range(3 * CONCURRENCY)]
+        who = await asyncio.wait_for(host.identity.remote(), SECONDS)
+        assert msgspec.json.decode(who, type=Identity).worker == W
+        assert len(asked) == 3 * CONCURRENCY
+    finally:
+        ray.kill(host)
 
 
 async def test_of_a_launch_that_is_refused_no_manager_is_left(launch, local_ray, fleet):

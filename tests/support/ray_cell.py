@@ -80,7 +80,7 @@ class Process:
     def do_reserve(self, former: dict[str, int]) -> dict[str, int]:
         return {"primary": former.get("primary", 1000 + self.pid)}
 
-    def do_begin(self, seat: bytes) -> dict[str, str]:
+    def do_begin(self, seat: bytes, seconds: float) -> dict[str, str]:
         self.seat = msgspec.json.decode(seat, type=Seat)
         self.listens = (self.name, "ready") not in self.world.failing
         return {"primary": str(self.seat.own["primary"])}

@@ -154,7 +154,11 @@ class Rank:
         """Have its code started, and wait until it is ready."""
         self.note(reason="its code is starting")
         data = msgspec.json.encode(seat)
-        named = await self._ask(lambda: self.handle.begin.remote(data), self.spec.start_seconds, self._until)
+        named: dict[str, str] | None = None
+        while named is None:
+            named = await self._ask(
+                lambda: self.handle.begin.remote(data, _WATCH_SECONDS), self.spec.start_seconds, self._until
+            )
         told = {kind: parse_host_and_port(text) for kind, text in named.items()}
         neighbour = Neighbour(seat.own | told, self.spec.urls)
         urls = {kind: neighbour.url(kind) for kind in neighbour.addresses}
