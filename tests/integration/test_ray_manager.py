@@ -8,6 +8,7 @@ import socket
 import urllib.error
 import urllib.request
 
+import msgspec
 import pytest
 from support.process import python_process
 from support.ray import DEMO, SECONDS, demo_spec, facts_about, facts_once, gone, is_alive, told
@@ -17,11 +18,15 @@ from support.until import until
 from rollbook.adapters.publisher import Publisher
 from rollbook.adapters.ray.border import ActorGone
 from rollbook.adapters.ray.claims import KeptElsewhere
+from rollbook.adapters.ray.host import CONCURRENCY, Identity, WorkerHost
 from rollbook.adapters.ray.manager import FleetMismatch, RayWorkerManager, WorkersNotUp
 from rollbook.adapters.ray.records import Record, Records
+from rollbook.adapters.ray.seat import Neighbour, Seat
 from rollbook.adapters.ray.spec import InvalidSpec
 from rollbook.adapters.ray.store import RayStore
 from rollbook.events import RecoveryFailed, WorkerDown, WorkerStarted
+from rollbook.projections.ports import HostAndPort
+from rollbook.projections.recovery.ports import Termination
 
 pytestmark = [pytest.mark.ray, pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -182,6 +187,17 @@ async def test_a_worker_that_hangs_when_its_manager_comes_back_is_over_in_the_lo
     assert told(facts) == ["Started 1", "Up 1", "Down 1"]
     assert "no answer within 20 s" in facts[-1].reason
     await gone(state.pid)
+
+
+async def test_i3_who_hangs_and_is_terminated_is_gone_before_the_next_life_begins(launch, stream):
+    """Ray calls its actor dead at once, and kills the process 5 s later: it had its port, and its GPU, for as long."""
+    manager = launch(demo_spec(W))
+    [state] = manager.wait_until_up(seconds=SECONDS)
+    os.kill(state.pid, signal.SIGSTOP)
+    assert await asyncio.to_thread(manager.terminate, W, 1) is Termination.TERMINATED
+    assert not is_alive(state.pid)
+    again = await next_life(manager, W, state)
+    assert again.addresses == state.addresses
 
 
 async def test_detached_workers_outlive_their_manager_and_are_found_by_the_next(launch, local_ray, stream):
@@ -371,6 +387,50 @@ def test_what_cannot_be_launched_is_refused_before_anything_starts(launch, local
         RayWorkerManager.launch([], fleet="another", environ={"ROLLBOOK_NATS_URL": "nats://x"}, name=manager.name)
     with pytest.raises(ActorGone, match=r"there is no actor 'rollbook-nobody' \(namespace 'rollbook'\)"):
         RayWorkerManager.get_handle("rollbook-nobody")
+
+
+async def test_managers_that_were_restarted_during_a_long_start_keep_nobody_from_being_answered(local_ray, fleet):
+    """Each of them asks the worker to begin, and its process has so many threads."""
+    import ray
+
+    spec = demo_spec(W, actor="support.ray_workers:Hangs")
+    own = Neighbour({"primary": HostAndPort("127.0.0.2", 1)})
+    seat = Seat(
+        name=W, incarnation=1, rank=0, cell_size=1, cell_incarnation=0, host="127.0.0.2", rank0=W, workers={W: own}
+    )
+    options = {"num_cpus": 0, "max_concurrency": CONCURRENCY}
+    host = ray.remote(WorkerHost).options(**options).remote(fleet, msgspec.json.encode(spec))
+    try:
+        asked = [host.begin.remote(msgspec.json.encode(seat), 0.1) for _ in range(3 * CONCURRENCY)]
+        who = await asyncio.wait_for(host.identity.remote(), SECONDS)
+        assert msgspec.json.decode(who, type=Identity).worker == W
+        assert len(asked) == 3 * CONCURRENCY
+    finally:
+        ray.kill(host)
+
+
+async def test_of_a_launch_that_is_refused_no_manager_is_left(launch, local_ray, fleet):
+    with pytest.raises(InvalidSpec, match="Ray does not take its ray_options"):
+        launch(demo_spec(W, ray_options={"num_gpu": 1}), detached=True)
+    await no_manager(f"rollbook-{fleet}")
+
+
+async def test_what_is_launched_while_its_manager_is_being_stopped_is_refused_and_not_left_behind(
+    launch, local_ray, stream, fleet
+):
+    import ray
+
+    manager = launch(demo_spec(W, actor="support.ray_workers:Slow"), detached=True)
+    manager.wait_until_up(seconds=SECONDS)
+    stopping = asyncio.create_task(asyncio.to_thread(manager.stop, seconds=SECONDS))
+    await facts_once(stream, W, "Down 1")
+    with pytest.raises(ActorGone):
+        await asyncio.to_thread(launch, demo_spec("rollout-1-0"), detached=True)
+    await stopping
+    names = [one["name"] for one in ray.util.list_named_actors(all_namespaces=True)]
+    assert not [name for name in names if fleet in name]
+    assert Records(fleet, RayStore()).load() == {}
+    assert RayStore().keys(f"keeper/{fleet}/".encode()) == []
 
 
 async def test_a_stopped_fleet_is_down_as_planned_and_leaves_nothing(launch, local_ray, stream, fleet, tmp_path):

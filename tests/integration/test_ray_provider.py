@@ -15,7 +15,7 @@ from rollbook.adapters.proxies.readiness import HttpReadiness
 from rollbook.adapters.ray.border import NAMESPACE
 from rollbook.adapters.ray.provider import RayWorkerProvider
 from rollbook.adapters.ray.spec import Says, WorkerState, encode_states
-from rollbook.projections.ports import HostAndPort, Identity, ProviderUnavailable
+from rollbook.projections.ports import HostAndPort, Identity, Located, ProviderUnavailable, ProviderWorker
 
 pytestmark = [pytest.mark.ray, pytest.mark.integration, pytest.mark.timeout(300)]
 
@@ -56,6 +56,23 @@ async def test_a_manager_that_hangs_costs_the_deadline_and_not_the_loop(launch, 
             return None
 
     assert await until(look, lambda listed: listed is not None, SECONDS) == []
+
+
+async def test_who_has_not_said_yet_which_life_it_is_is_not_said_to_be_dead(local_ray, fleet):
+    """Right after its manager was restarted: a relisting then would say of all that live that they are down."""
+    import ray
+
+    class Restarted:
+        def states(self, _):
+            return encode_states([WorkerState(name=W, stage="creating", incarnation=3, unsure=True)])
+
+    manager = ray.remote(Restarted).options(name=f"rollbook-{fleet}", namespace=NAMESPACE, num_cpus=0).remote()
+    try:
+        provider = await RayWorkerProvider.create(fleet, deadline=SECONDS)
+        assert await provider.list_workers() == [ProviderWorker(W, 3, alive=None, serving=False)]
+        assert await provider.locate([W]) == {W: Located({}, 3)}
+    finally:
+        ray.kill(manager)
 
 
 async def test_each_look_up_asks_the_manager_once_and_is_told_what_is_true_then(local_ray, fleet):

@@ -80,7 +80,7 @@ class Process:
     def do_reserve(self, former: dict[str, int]) -> dict[str, int]:
         return {"primary": former.get("primary", 1000 + self.pid)}
 
-    def do_begin(self, seat: bytes) -> dict[str, str]:
+    def do_begin(self, seat: bytes, seconds: float) -> dict[str, str]:
         self.seat = msgspec.json.decode(seat, type=Seat)
         self.listens = (self.name, "ready") not in self.world.failing
         return {"primary": str(self.seat.own["primary"])}
@@ -110,6 +110,8 @@ class World:
         """(worker, step) → `die`, `hang`, `silent`, `fail`; (worker, "ready" or "end") → anything."""
         self.processes: list[Process] = []
         self.rooms = 0
+        self.log_is_away = False
+        """What is said then waits in the manager's process, and is lost with it."""
         self.facts: list[WorkerFact] = []
         self.up_while: list[list[bool]] = []
         """At each Up: whether each rank listened at that moment."""
@@ -218,15 +220,20 @@ class Scribe:
         await self._world.pass_time()
         return self._number
 
-    def say(self, fact: type[WorkerFact], **fields: Any) -> None:
+    def say(self, fact: type[WorkerFact], **fields: Any) -> asyncio.Future[int] | None:
         if not self._number:
-            return
+            return None
+        receipt = asyncio.get_running_loop().create_future()
+        if self._world.log_is_away:
+            return receipt
         if self._size > 1:
             fields |= {"cell_size": self._size, "cell_incarnation": self._cell}
         if fact is WorkerUp:
             listening = [any(one.listens for one in self._world.living(spec.name)) for spec in self._world.specs]
             self._world.up_while.append(listening)
         self._world.facts.append(fact(worker=self._name, incarnation=self._number, **fields))
+        receipt.set_result(len(self._world.facts))
+        return receipt
 
 
 def stories(world: World) -> dict[str, list[str]]:

@@ -74,3 +74,11 @@ class Told(DemoWorker):
         while (told := self._file.read_text() if self._file.exists() else "") == "hang":
             time.sleep(0.05)
         return told
+
+
+class Slow(DemoWorker):
+    """Takes a while to stop."""
+
+    async def stop(self) -> None:
+        await asyncio.sleep(1)
+        await super().stop()

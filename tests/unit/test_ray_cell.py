@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from support.fleet import on_virtual_time
 from support.ray_cell import STEPS, World, stories
 
+from rollbook.adapters.ray.border import ActorSilent
 from rollbook.adapters.ray.spec import decode_states, encode_states
-from rollbook.events import RecoveryFailed, RecoveryStarted, WorkerDown, WorkerUp
+from rollbook.events import RecoveryFailed, RecoveryStarted, WorkerDown, WorkerStarted, WorkerUp
 from rollbook.projections.ending import end
 from rollbook.projections.recovery.ports import NotStarted, Termination
 
@@ -285,6 +286,185 @@ async def test_i3_only_the_life_that_was_meant_is_terminated():
     await made.keeper.terminate("w-0-0", 2)
     with pytest.raises(NotStarted, match="did not begin a life"):
         await made.keeper.start()
+
+
+@pytest.mark.parametrize("how", ["death", "stop", "end of its manager"])
+def test_i8_an_end_that_the_log_did_not_hear_of_is_told_by_the_next_manager(how):
+    """The log is away, and what it was to be told dies with the manager."""
+
+    @on_virtual_time
+    async def run():
+        made = world(restart="recoverer")
+        await until(serves(made, 1, 1))
+        made.log_is_away = True
+        if how == "stop":
+            await made.keeper.halt("scale down")
+        else:
+            made.living("w-0-1")[0].end()
+        if how == "end of its manager":
+            made.process.kill()
+            made.manage()
+        await until(lambda: made.living() == [] and made.record.over)
+        await asyncio.sleep(LONG)
+        assert stories(made) == {"w-0-0": ["SU"], "w-0-1": ["SU"]}
+        made.process.kill()
+        made.manage()  # and again one that cannot say it
+        await asyncio.sleep(LONG)
+        made.process.kill()
+        made.log_is_away = False
+        for _ in range(2):
+            made.manage()
+            await asyncio.sleep(LONG)
+            assert stories(made) == {"w-0-0": ["SUD"], "w-0-1": ["SUD"]}
+            made.process.kill()
+        downs = [fact.evidence for fact in made.facts if isinstance(fact, WorkerDown)]
+        assert downs == ["planned" if how == "stop" else "exited"] * 2
+
+    run()
+
+
+@pytest.mark.parametrize("restart", ["manager", "recoverer"])
+@pytest.mark.parametrize("ending", [False, True])
+def test_a_planned_stop_after_the_end_of_a_life_holds_over_a_manager(restart, ending):
+    @on_virtual_time
+    async def run():
+        made = world(restart=restart)
+        made.failing["w-0-1", "begin"] = "fail"
+        if ending:
+            made.failing["w-0-0", "end"] = "silent"
+        await until(lambda: all(state.stage == "down" for state in made.keeper.states))
+        await until(lambda: ending or made.living() == [])
+        halting = asyncio.create_task(made.keeper.halt("scale down"))
+        await asyncio.sleep(1)
+        assert halting.done() is not ending
+        made.failing.pop(("w-0-0", "end"), None)
+        await halting
+        assert [state.stage for state in made.keeper.states] == ["stopped", "stopped"]
+        made.failing.clear()
+        made.process.kill()
+        made.manage()
+        await asyncio.sleep(LONG)
+        assert [state.stage for state in made.keeper.states] == ["stopped", "stopped"]
+        empty(made)
+        assert await made.keeper.start()
+        await until(lambda: all(state.stage == "serving" for state in made.keeper.states))
+
+    run()
+
+
+@on_virtual_time
+async def test_of_a_start_and_a_stop_at_one_moment_the_later_one_holds_and_both_end():
+    made = world()
+    await until(serves(made, 1, 1))
+    await made.keeper.halt("scale down")
+    async with asyncio.timeout(LONG):
+        started, stopped = await asyncio.gather(
+            made.keeper.start(), made.keeper.halt("no, stay down"), return_exceptions=True
+        )
+    assert isinstance(started, NotStarted)
+    assert stopped is None
+    await asyncio.sleep(LONG)
+    assert [state.stage for state in made.keeper.states] == ["stopped", "stopped"]
+    empty(made)
+    assert await made.keeper.start()
+    await until(serves(made, 2, 2))
+
+
+@on_virtual_time
+async def test_i2_a_fleet_whose_manager_dies_while_it_is_being_stopped_does_not_begin_again():
+    made = world()
+    await until(serves(made, 1, 1))
+    await end(made.task)
+    for spec in made.specs:
+        made.failing[spec.name, "end"] = "silent"
+        made.failing[spec.name, "halt"] = "silent"
+    stopping = asyncio.create_task(made.keeper.stop("the run is over"))
+    await until(lambda: any(isinstance(fact, WorkerDown) for fact in made.facts))
+    await asyncio.sleep(1)
+    await end(stopping)  # as its process would
+    made.failing.clear()
+    made.manage()
+    await asyncio.sleep(LONG)
+    assert [state.stage for state in made.keeper.states] == ["stopped", "stopped"]
+    assert stories(made) == {"w-0-0": ["SUD"], "w-0-1": ["SUD"]}
+    empty(made)
+
+
+@on_virtual_time
+async def test_i3_who_has_not_said_yet_which_life_it_is_is_neither_said_to_be_gone_nor_to_be_dead():
+    """After its manager came back: it may be the very life that is to end."""
+    made = world(restart="recoverer")
+    await until(serves(made, 1, 1))
+    made.process.kill()
+    made.failing["w-0-1", "identity"] = "silent"
+    made.manage()
+    await until(lambda: made.keeper.states[0].pid is not None)
+    told = decode_states(encode_states(made.keeper.states)).values()
+    assert all(state.unsure and "has not said yet which life it is" in state.reason for state in told)
+    terminating = asyncio.create_task(made.keeper.terminate("w-0-0", 1))
+    await asyncio.sleep(1)
+    assert not terminating.done()
+    assert len(made.living()) == 2
+    made.failing.clear()
+    assert await terminating is Termination.TERMINATED
+    assert made.living() == []
+    assert stories(made) == {"w-0-0": ["SUD"], "w-0-1": ["SUD"]}
+    assert not any(state.unsure for state in made.keeper.states)
+
+
+@on_virtual_time
+async def test_a_cell_of_which_the_log_knows_no_life_is_tried_again_though_a_recoverer_restarts_it():
+    """Nobody else could: a recoverer restarts what is down in the log."""
+    made = world(restart="recoverer", process_seconds=5.0)
+    made.failing["w-0-1", "identity"] = "hang"
+    await until(lambda: "no answer within 5 s" in made.keeper.states[1].reason)
+    assert made.facts == []
+    made.process.kill()  # and another manager knows no more of it
+    made.manage()
+    await asyncio.sleep(60)
+    made.failing.clear()
+    made.failing["w-0-1", "begin"] = "fail"
+    await until(lambda: made.facts)
+    await asyncio.sleep(LONG)
+    assert [state.stage for state in made.keeper.states] == ["down", "down"]
+    assert stories(made) == {"w-0-0": ["SD"], "w-0-1": ["SD"]}
+    assert {type(fact) for fact in made.facts} == {WorkerStarted, WorkerDown}, "attempts are the recoverer's"
+
+
+@on_virtual_time
+async def test_no_time_to_start_goes_by_before_all_of_a_cell_have_numbers():
+    """The log may go away between the first number and the last; nobody is declared dead for it."""
+    made = world(start_seconds=10.0)
+    scribe = made.keeper.ranks[1].scribe
+    begin = scribe.begin
+
+    async def slow(*args, **fields):
+        await asyncio.sleep(100)
+        return await begin(*args, **fields)
+
+    scribe.begin = slow
+    await until(serves(made, 1, 1))
+    assert stories(made) == {"w-0-0": ["SU"], "w-0-1": ["SU"]}
+
+
+@on_virtual_time
+async def test_a_room_that_cannot_be_freed_now_is_freed_later():
+    """A cell that stays down would keep its GPUs for ever."""
+    made = world()
+    await until(serves(made, 1, 1))
+    free = made.free_room
+
+    async def silent(specs):
+        await made.pass_time()
+        raise ActorSilent("Ray's head does not answer")
+
+    made.free_room = silent
+    halting = asyncio.create_task(made.keeper.halt("scale down"))
+    await asyncio.sleep(LONG)
+    assert made.living() == []
+    made.free_room = free
+    await halting
+    empty(made)
 
 
 def end_processes(made, name, reason):

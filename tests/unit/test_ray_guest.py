@@ -66,6 +66,14 @@ def seat(incarnation=1, **ports):
     )
 
 
+def end_loop(loop):
+    loop.call_soon_threadsafe(loop.stop)
+    for thread in threading.enumerate():
+        if thread.name == "rollbook-worker-loop":
+            thread.join()
+    loop.close()
+
+
 def raising(exc):
     def answer(_):
         raise exc
@@ -156,11 +164,7 @@ def test_async_code_runs_on_one_loop_that_stays(worker):
     assert made.start(seat()) == GOOD
     assert made.wait() == "its engine exited"
     assert loops[0] is loops[1]
-    loops[0].call_soon_threadsafe(loops[0].stop)
-    for thread in threading.enumerate():
-        if thread.name == "rollbook-worker-loop":
-            thread.join()
-    loops[0].close()
+    end_loop(loops[0])
 
 
 def test_how_it_ended_is_told_in_every_case(worker):
@@ -171,6 +175,39 @@ def test_how_it_ended_is_told_in_every_case(worker):
     assert made.wait() == "it ended by itself"
     worker.wait = raising(RuntimeError("lost it"))
     assert made.wait() == "wait raised RuntimeError: lost it"
+
+
+@pytest.mark.parametrize("exc", [SystemExit(3), KeyboardInterrupt()])
+def test_code_that_would_exit_is_told_too(worker, exc):
+    """In a thread it exits nothing, and without a word: the worker would count as alive for ever."""
+    made = guest()
+    made.start(seat())
+    worker.wait = raising(exc)
+    assert made.wait() == f"wait raised {type(exc).__name__}: {exc}"
+
+
+@pytest.mark.parametrize("step", ["start", "wait"])
+def test_async_code_that_would_exit_ends_neither_its_loop_nor_in_silence(worker, step):
+    told, loops = [], []
+
+    async def exits(_):
+        loops.append(asyncio.get_running_loop())
+        raise SystemExit(3)
+
+    def run():
+        made = guest()
+        try:
+            made.start(seat())
+            told.append(made.wait())
+        except StartFailed as failed:
+            told.append(str(failed))
+
+    setattr(worker, step, exits)
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert told == [f"{step} raised RuntimeError: SystemExit: 3"]
+    end_loop(*loops)
 
 
 def test_a_stop_that_raises_is_only_logged(worker):

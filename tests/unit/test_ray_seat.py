@@ -81,11 +81,11 @@ def test_what_stands_for_nothing_is_named(template, problem):
 
 def test_what_can_never_be_rendered_is_known_before_any_start():
     check("{primary} {workers.x.y} {rank0.z}")
-    check("{primary} {rank0.rpc} {workers.x.y}", own=["primary"], rank0=["rpc"])
+    check("{primary} {rank0.rpc} {workers.x.y}", own={"primary": 1}, rank0={"rpc": 1})
     with pytest.raises(TemplateError, match=r"\{rpc\}: there is no port 'rpc', only primary"):
-        check("{rpc}", own=["primary"])
+        check("{rpc}", own={"primary": 1})
     with pytest.raises(TemplateError, match=r"\{rank0.rpc\}: there is no port 'rpc', only none"):
-        check("{rank0.rpc}", own=["rpc"], rank0=[])
+        check("{rank0.rpc}", own={"rpc": 1}, rank0={})
 
 
 def test_whom_a_template_names_must_be_known_first():

@@ -132,6 +132,8 @@ def test_workers_of_one_pool_and_cell_are_a_cell_by_rank():
         ([*ranks(0), *ranks(1, restart="recoverer")], "rollout-0-0 and rollout-0-1 differ in restart"),
         ([*ranks(0), *ranks(1, placement="PACK")], "differ in placement"),
         (ranks(0, 1, command="{rpc}"), "rollout-0-0: {rpc}: there is no port 'rpc'"),
+        (ranks(0, command="{primary[1]}"), "rollout-0-0: {primary[1]}: port 'primary' has a count of 1"),
+        (ranks(0, 1, env={"M": "{rank0.primary[2].port}"}), "{rank0.primary[2].port}: port 'primary' has a count of 1"),
         ([*ranks(0), *ranks(1, command="{rank0.rpc}")], "rollout-0-1: {rank0.rpc}: there is no port 'rpc'"),
         (
             [*ranks(0), *ranks(1, command="{m}", ports=(PortInfo(), PortInfo(name="m", per="master")))],
@@ -156,6 +158,8 @@ def test_what_the_master_listens_on_every_rank_may_name():
         ({"num_cpus": 0, "num_gpus": 0.5}, {"GPU": 0.5}),
         ({"num_cpus": 2, "resources": {"nvme": 1, "none": 0}, "memory": 100}, {"CPU": 2, "nvme": 1, "memory": 100}),
         ({"num_cpus": 0, "resources": None}, {}),
+        ({"num_cpus": 0, "num_gpus": 1, "accelerator_type": "H100"}, {"GPU": 1, "accelerator_type:H100": 0.001}),
+        ({"num_cpus": 0, "object_store_memory": 100}, {"object_store_memory": 100}),
     ],
 )
 def test_a_bundle_is_what_its_worker_asks_for(options, bundle):

@@ -187,6 +187,8 @@ class ManagerActor:
     async def stop(self, reason: str, seconds: float) -> list[str]:
         """End all workers and forget them; return what could not be said to the log, one line for each fact."""
         await self._ready
+        async with self._launching:  # what is launched meanwhile would be left, with a claim of nobody's
+            self._resigned = True
         await end(*self._beside, *self._tasks.values())
         await asyncio.gather(*(keeper.stop(reason) for keeper in self._keepers.values()))
         await self._estate.forget({cell: keeper.record.specs for cell, keeper in self._keepers.items()})

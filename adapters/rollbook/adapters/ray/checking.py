@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from rollbook.adapters.ray import ports, seat
-from rollbook.adapters.ray.ports import PRIMARY, of_rank
+from rollbook.adapters.ray.ports import PRIMARY, PortInfo, of_rank
 from rollbook.adapters.ray.spec import CommandWorkerSpec, InvalidSpec, Says, ServeWorkerSpec, Spec, WorkerSpec
 from rollbook.events import InvalidName, parse_worker, validate_name
 
@@ -21,6 +21,8 @@ _OWNED_OPTIONS: Final = frozenset(
 )
 """Options of `ray.remote` that the manager sets itself: they carry the worker's identity."""
 _PLACING: Final = frozenset({"placement_group", "placement_group_bundle_index", "scheduling_strategy"})
+_ANY_OF_ITS_TYPE: Final = 0.001
+"""What Ray asks a node for to see that it has an accelerator of a type."""
 _OWNED_ARGUMENTS: Final = frozenset({"name", "incarnation", "host", "port", "seat"})
 _STRATEGIES: Final = ("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD")
 _FIELD: Final = re.compile(r"\{\w*\}")
@@ -61,7 +63,10 @@ def bundle_of(spec: WorkerSpec) -> dict[str, float]:
     """What one worker asks of its node, as a bundle of a placement group: Ray's own names, without zeros."""
     options = spec.ray_options
     asked: dict[str, Any] = {"CPU": options.get("num_cpus", 1), "GPU": options.get("num_gpus", 0)}
-    asked |= {"memory": options.get("memory", 0)} | (options.get("resources") or {})
+    asked |= {kind: options.get(kind, 0) for kind in ("memory", "object_store_memory")}
+    if (accelerator := options.get("accelerator_type")) is not None:
+        asked[f"accelerator_type:{accelerator}"] = _ANY_OF_ITS_TYPE
+    asked |= options.get("resources") or {}
     return {name: float(amount) for name, amount in asked.items() if amount}
 
 
@@ -77,15 +82,19 @@ def _discordant(ranks: Sequence[Spec]) -> Iterable[str]:
                     f"{first.name} and {spec.name} differ in {field}; its workers live and die together, so they must "
                     "have it in common"
                 )
-    shared = {info.name for info in of_rank(first.ports, 0) if info.per == "master"} if first.place.rank == 0 else set()
-    of_first = {info.name for info in of_rank(first.ports, first.place.rank)}
+    of_first = of_rank(first.ports, first.place.rank)
+    shared = _counts(info for info in of_first if info.per == "master" and first.place.rank == 0)
     for spec in ranks:
-        own = {info.name for info in of_rank(spec.ports, spec.place.rank)}
+        own = _counts(of_rank(spec.ports, spec.place.rank))
         for text in spec.templates():
             try:
-                seat.check(text, own | shared, of_first)
+                seat.check(text, own | shared, _counts(of_first))
             except seat.TemplateError as exc:
                 yield f"{spec.name}: {exc}"
+
+
+def _counts(infos: Iterable[PortInfo]) -> dict[str, int]:
+    return {info.name: info.count for info in infos}
 
 
 def _misnamed(spec: WorkerSpec) -> Iterable[str]:

@@ -6,6 +6,7 @@ by. Which step comes when, and what follows from one that failed, is the keeper'
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import math
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,8 +14,11 @@ from functools import partial
 from typing import Any, Final
 
 import msgspec
+import structlog
 
+from rollbook.adapters.publisher import Receipt
 from rollbook.adapters.ray.barrier import together
+from rollbook.adapters.ray.border import AGAIN_SECONDS
 from rollbook.adapters.ray.host import Identity
 from rollbook.adapters.ray.hosts import Hosts
 from rollbook.adapters.ray.rank import Over, Rank
@@ -26,6 +30,11 @@ from rollbook.events import RecoveryFailed, RecoveryStarted, RollbookError
 ANSWER_SECONDS: Final = 20.0
 """For a process that has served to tell a manager that comes back who it is. One that is still being made gets the
 `process_seconds` of its spec."""
+
+_HEARD_SECONDS: Final = 2.0
+"""For the log to answer that it has the end of a life."""
+
+_log = structlog.get_logger()
 
 
 class Crew:
@@ -46,6 +55,8 @@ class Crew:
         self._hosts = hosts
         self._neighbours = neighbours
         self._save = save
+        self._said: list[Receipt[Any]] = []
+        """What the log was told of the newest end."""
 
     async def keep(self, **changes: object) -> None:
         """Note it in the record."""
@@ -128,23 +139,35 @@ class Crew:
         """
         self.places = {}
         planned = over.evidence == "planned"
-        ended: Any = {"over": "planned" if planned else "ended", "numbering": False, "served": False}
+        ended: Any = {"over": "planned" if planned else "ended", "numbering": False, "served": False, "told": False}
         if not over.gone:
             # First: the next manager would find all processes, and take for alive what the log was told of as over.
-            await self.keep(**ended, told=False)
+            await self.keep(**ended)
         self.say_over(over)
         if failed:
             self.ranks[0].scribe.say(RecoveryFailed, attempt=failed, reason=over.reason)
-        await self.keep(**ended, told=True)
-        await self.end_processes(over)
+        if over.gone:
+            await self.keep(**ended)
+        await together({"processes": self.end_processes(over), "log": self.note_told()})
 
     def say_over(self, over: Over) -> None:
         """The one whose end it was first."""
+        self._said = []
         for rank in sorted(self.ranks, key=lambda rank: rank.name != over.worker):
             if rank.name == over.worker or not over.worker:
-                rank.over(over.evidence, over.reason, stopped=over.evidence == "planned")
+                receipt = rank.over(over.evidence, over.reason, stopped=over.evidence == "planned")
             else:
-                rank.over("exited", f"{over.worker} of its cell ended: {over.reason}", stopped=False)
+                receipt = rank.over("exited", f"{over.worker} of its cell ended: {over.reason}", stopped=False)
+            if receipt is not None:
+                self._said.append(receipt)
+
+    async def note_told(self) -> None:
+        """That the log has all that was said of the end; not, if it does not say so soon: what waits dies with us."""
+        with contextlib.suppress(TimeoutError, RollbookError):
+            async with asyncio.timeout(_HEARD_SECONDS):
+                for receipt in self._said:
+                    await receipt
+            await self.keep(told=True)
 
     async def end_processes(self, over: Over) -> None:
         """Let those end in order that can, kill the others, and free their room."""
@@ -164,8 +187,18 @@ class Crew:
         await self._free_room()
 
     async def _free_room(self) -> None:
-        with contextlib.suppress(RollbookError):
-            await self._hosts.free_room(self.record.specs)
+        """Waits until Ray takes the order: a cell that stays down would keep its resources from everybody."""
+        told = False
+        while True:
+            try:
+                await self._hosts.free_room(self.record.specs)
+            except RollbookError as exc:
+                if not told:
+                    told = True
+                    _log.warning("manager.room.not_freed", cell=self.record.cell, error=str(exc))
+                await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                return
 
     async def unplaced(self, reason: str) -> str:
         """`reason` with what may be behind it, where Ray has not made all processes."""

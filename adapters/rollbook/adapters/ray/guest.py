@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from rollbook.adapters.ray.border import raisable
 from rollbook.adapters.ray.command import CommandActor
 from rollbook.adapters.ray.ports import PRIMARY
 from rollbook.adapters.ray.seat import Seat, TemplateError, render
@@ -84,7 +85,7 @@ class Guest:
             return None
         try:
             return str(self._call(wait) or "it ended by itself")
-        except Exception as exc:  # noqa: BLE001 - the worker's code may raise anything
+        except BaseException as exc:  # noqa: BLE001 - the worker's code may raise anything, also SystemExit
             _log.exception("worker.wait.failed", worker=self._spec.name)
             return f"wait raised {_told(exc)}"
 
@@ -150,4 +151,7 @@ def _told(exc: BaseException) -> str:
 
 
 async def _awaited(result: Awaitable[Any]) -> Any:
-    return await result
+    try:
+        return await result
+    except (SystemExit, KeyboardInterrupt) as exc:  # it would end the loop, and nobody would hear of it
+        raise raisable(exc) from exc

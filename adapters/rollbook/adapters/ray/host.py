@@ -92,8 +92,12 @@ class WorkerHost:
                 self._held = Held(self._spec.ports, self._spec.place.rank, former)
             return self._held.ports
 
-    def begin(self, seat: bytes) -> dict[str, str]:
-        """Start the worker's code in its `Seat` (as JSON); return its addresses. Raises `StartFailed`."""
+    def begin(self, seat: bytes, seconds: float) -> dict[str, str] | None:
+        """Start the worker's code in its `Seat` (as JSON); return its addresses. Raises `StartFailed`.
+
+        Who asks while it is starting gets None after `seconds`, or each manager that comes back would block a thread
+        until then.
+        """
         place = msgspec.json.decode(seat, type=Seat)
         with self._lock:
             begun, mine = self._begun, self._begun is None
@@ -109,7 +113,10 @@ class WorkerHost:
                 begun.set_exception(exc)
             else:
                 self._thread("wait", self._wait)
-        return begun.result()
+        try:
+            return begun.result(seconds)
+        except TimeoutError:
+            return None
 
     def watch(self, seconds: float) -> str | None:
         """Why the worker ended by itself, or None if it has not within `seconds`. A death ends it with Ray's error."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
+import structlog
 
 from rollbook.adapters.ray.border import (
     AGAIN_SECONDS,
@@ -22,14 +23,21 @@ from rollbook.adapters.ray.border import (
 )
 from rollbook.adapters.ray.capacity import shortage
 from rollbook.adapters.ray.host import CONCURRENCY, Identity, WorkerHost
+from rollbook.adapters.ray.processes import is_gone
 from rollbook.adapters.ray.rooms import Rooms
 from rollbook.adapters.ray.spec import InvalidSpec, Spec
 from rollbook.events import RollbookError
 
 T = TypeVar("T")
 
+_log = structlog.get_logger()
+
 LOOK_SECONDS: Final = 10.0
 """Deadline of one question to Ray's head or to a host that should be able to answer."""
+GONE_SECONDS: Final = 15.0
+"""For a process that was killed to be gone, or its node to be called lost. Ray gives one that hangs 5 s. One that the
+kernel still holds (a GPU's driver may) delays nobody longer."""
+_SHORTLY: Final = 0.05
 _AT_ONCE_SECONDS: Final = 2.0
 """For what is only told, while something else waits for it."""
 
@@ -118,16 +126,17 @@ class Hosts:
         import ray
 
         asked = f"worker {worker!r}"
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
+        if not await self._ends(handle, asked, seconds):
+            await self._blocking(lambda: ray.kill(handle), asked)
+        until, why = time.monotonic() + GONE_SECONDS, "its node says that it is there"
+        while time.monotonic() < until:
             try:
-                await call(handle.identity.remote(), left, asked)
-            except ActorGone:
-                return
-            except ActorSilent:
-                pass
-            await asyncio.sleep(min(AGAIN_SECONDS, left))
-        await self._blocking(lambda: ray.kill(handle), asked)
+                if await self._blocking(lambda: is_gone(handle), f"the process of {asked}"):
+                    return
+            except RollbookError as exc:
+                why = str(exc)
+            await asyncio.sleep(_SHORTLY)
+        _log.warning("manager.worker.not_gone", worker=worker, seconds=GONE_SECONDS, reason=why)
 
     def check(self, spec: Spec) -> None:
         """Raise `InvalidSpec` for options that Ray does not take."""
@@ -162,6 +171,19 @@ class Hosts:
             if is_taken(exc):
                 return None
             raise InvalidSpec(f"worker {spec.name!r}: Ray does not make its actor: {exc}") from exc
+
+    async def _ends(self, handle: Any, asked: str, seconds: float) -> bool:
+        """Whether Ray says within `seconds` that it is dead."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            try:
+                await call(handle.identity.remote(), left, asked)
+            except ActorGone:
+                return True
+            except ActorSilent:
+                pass
+            await asyncio.sleep(min(AGAIN_SECONDS, left))
+        return False
 
     async def _answers(self, handle: Any, asked: str) -> bool:
         try:

@@ -87,8 +87,13 @@ class Keeper:
 
     @property
     def told(self) -> bool:
-        """Whether a recoverer begins its lives, after the first one."""
+        """Whether a recoverer begins its lives, after the first one that has a number."""
         return self.record.specs[0].restart == "recoverer"
+
+    @property
+    def _left_to_others(self) -> bool:
+        """Whether a recoverer begins its next life: one that the log knows, where it is seen to be down."""
+        return self.told and any(rank.known for rank in self.ranks)
 
     @property
     def states(self) -> list[WorkerState]:
@@ -109,7 +114,8 @@ class Keeper:
         self._taken_over.set()
         while True:
             if self._resting:
-                await self._wanted.wait()
+                while not self._wanted.is_set():  # a stop may come after it was set, and before this goes on
+                    await self._wanted.wait()
                 attempt = 0
             self._resting = False
             self._wanted.clear()
@@ -117,9 +123,10 @@ class Keeper:
                 for rank in self.ranks:
                     rank.note(restarts=rank.state.restarts + 1)
             self._begun += 1
-            over = await self._live(attempt)
+            counted = 0 if self.told else attempt
+            over = await self._live(counted)
             good = self._served is not None and _now() - self._served >= STABLE_SECONDS
-            await self._conclude(over, attempt)
+            await self._conclude(over, counted)
             if self._resting:
                 continue
             attempt = 1 if good else attempt + 1
@@ -156,6 +163,8 @@ class Keeper:
         life = self._begun + begun
         self.want()
         while self._numbered < life:
+            if self._begun < life and self._resting and not self._wanted.is_set():
+                raise NotStarted(f"worker {self.ranks[0].name!r} did not begin a life: it was stopped before")
             if self._begun > life or (self._begun == life and self._ordered is None):
                 told = next((rank for rank in self.ranks if rank.state.over), self.ranks[0])
                 raise NotStarted(f"worker {told.name!r} did not begin a life: {told.state.reason}")
@@ -165,6 +174,8 @@ class Keeper:
     async def terminate(self, name: str, expected: int) -> Termination:
         """Kill the life of this number, and with it the cell's; wait for its end."""
         await self._taken_over.wait()
+        while self._named[name].state.unsure:  # noqa: ASYNC110 - a state is a value
+            await asyncio.sleep(_SHORTLY)
         state = self._named[name].state
         if state.incarnation > expected and state.alive:
             return Termination.STALE
@@ -178,23 +189,26 @@ class Keeper:
     async def halt(self, reason: str) -> None:
         """End its life in order, as planned; it rests until it is wanted."""
         await self._taken_over.wait()
-        self._wanted.clear()
-        self._resting = True
-        if self._ordered is None:
-            for rank in self.ranks:
-                rank.note(stage="stopped")
-            return
-        await self._order(Over("", "planned", reason, orderly=True))
+        self._rest()
+        if self._ordered is not None:
+            await self._order(Over("", "planned", reason, orderly=True))
+            self._rest()
+        # It may have ended by itself, before or just then: that it is to stay down the next manager must know.
+        for rank in self.ranks:
+            rank.note(stage="stopped")
+        await self.crew.keep(over="planned")
 
     async def stop(self, reason: str) -> None:
         """Once `run` was cancelled: say that all are down as planned, and end their processes."""
-        over = Over("", "planned", reason, orderly=True)
-        self.crew.say_over(over)
-        await self.crew.end_processes(over)
+        await self.crew.conclude(Over("", "planned", reason, orderly=True), failed=0)
 
     def lost(self, name: str) -> None:
         """Ray's head does not list its actor any more."""
         self._give_order(Over(name, "actor_dead", "Ray's head does not list its actor any more"))
+
+    def _rest(self) -> None:
+        self._wanted.clear()
+        self._resting = True
 
     async def _order(self, over: Over) -> None:
         self._give_order(over)
@@ -211,7 +225,7 @@ class Keeper:
         found = await together({rank.name: rank.find() for rank in self.ranks})
         record, whole = self.record, all(found.values())
         if record.over:
-            self._resting = self.told or record.over == "planned"
+            self._resting = self._left_to_others or record.over == "planned"
             for rank in self.ranks:
                 rank.note(stage="stopped" if record.over == "planned" else "down")
                 if not record.told:
@@ -219,7 +233,7 @@ class Keeper:
             if not record.told:
                 evidence: Evidence = "planned" if record.over == "planned" else "exited"
                 self.crew.say_over(Over("", evidence, "its manager ended while it was ending this"))
-                await self.crew.keep(told=True)
+                await self.crew.note_told()
         elif numbers := await self.crew.begun_numbers():
             # Also of those that are there: one that hangs may never say who it is, and its life is over then.
             for rank in self.ranks:
@@ -276,7 +290,7 @@ class Keeper:
 
     async def _conclude(self, over: Over, attempt: int) -> None:
         planned = over.evidence == "planned"
-        self._resting = self._resting or self.told or planned
+        self._resting = self._resting or self._left_to_others or planned
         await self.crew.conclude(over, failed=attempt if self._served is None and not planned else 0)
         self._ordered = None
         self._gone.set()

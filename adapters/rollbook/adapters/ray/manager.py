@@ -106,7 +106,7 @@ class RayWorkerManager:
             )
         try:
             manager._run(manager._client.launch(listed, seconds))
-        except KeptElsewhere:
+        except (InvalidSpec, KeptElsewhere):
             if made:
                 manager._unmake(seconds)
             raise

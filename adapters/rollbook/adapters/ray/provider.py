@@ -58,7 +58,7 @@ class RayWorkerProvider:
         """All that it knows of `names`, without those that never had a life. Raises `ProviderUnavailable`."""
         states = await self._states(list(names))
         return {
-            name: Located(state.addresses, state.incarnation, state.alive, state.identity)
+            name: Located(state.addresses, state.incarnation, state.alive or state.unsure, state.identity)
             for name, state in states.items()
             if state.incarnation
         }
@@ -67,7 +67,9 @@ class RayWorkerProvider:
         """Every worker that it knows. Raises `ProviderUnavailable`."""
         states = await self._states(None)
         return [
-            ProviderWorker(state.name, state.incarnation, state.alive, state.stage == "serving")
+            ProviderWorker(
+                state.name, state.incarnation, None if state.unsure else state.alive, state.stage == "serving"
+            )
             for state in states.values()
         ]
 

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 import structlog
 
+from rollbook.adapters.publisher import Receipt
 from rollbook.adapters.ray.border import AGAIN_SECONDS, ActorGone, ActorSilent, call, cause_of_death, translated
 from rollbook.adapters.ray.capacity import needed
 from rollbook.adapters.ray.host import Identity
@@ -86,8 +87,10 @@ class Rank:
         self._hosts = hosts
         self._readiness = readiness
         self._asked = f"worker {spec.name!r}"
+        self.known = bool(incarnation)
+        """Whether the log knows, or is about to know, a life of it."""
         self._open = False
-        """Whether the log knows, or is about to know, a life that is not over."""
+        """Whether such a life is not over."""
         self._until = 0.0
 
     # -------------------------------------------------------------- the steps of a start
@@ -120,17 +123,17 @@ class Rank:
 
     async def number(self, who: Identity, cell_incarnation: int) -> int:
         """Have the log number its life, unless it is; the number."""
-        self._open = True
+        self._open = self.known = True
         number = who.incarnation
         if number:
             self.scribe.resume(number, cell_incarnation)
         else:
-            self.note(stage="waiting", reason="the log has not numbered this life yet")
+            self.note(stage="waiting", unsure=False, reason="the log has not numbered this life yet")
             number = await self.scribe.begin(cell_incarnation, pid=who.pid, node=who.node)
             await self._ask(lambda: self.handle.number.remote(number, cell_incarnation), self.spec.start_seconds)
-        self._until = _now() + self.spec.start_seconds
         self.note(
             stage="starting",
+            unsure=False,
             incarnation=number,
             cell_incarnation=cell_incarnation,
             addresses={},
@@ -141,7 +144,8 @@ class Rank:
         return number
 
     async def reserve(self, former: dict[str, int]) -> Neighbour:
-        """Have its ports chosen on its node; where it will be reached."""
+        """Have its ports chosen on its node; where it will be reached. Its time to start begins: all have numbers."""
+        self._until = _now() + self.spec.start_seconds
         ports = await self._ask(lambda: self.handle.reserve.remote(former), self.spec.start_seconds, self._until)
         addresses = {kind: HostAndPort(self.state.node or "", port) for kind, port in ports.items()}
         return Neighbour(addresses, self.spec.urls)
@@ -150,7 +154,11 @@ class Rank:
         """Have its code started, and wait until it is ready."""
         self.note(reason="its code is starting")
         data = msgspec.json.encode(seat)
-        named = await self._ask(lambda: self.handle.begin.remote(data), self.spec.start_seconds, self._until)
+        named: dict[str, str] | None = None
+        while named is None:
+            named = await self._ask(
+                lambda: self.handle.begin.remote(data, _WATCH_SECONDS), self.spec.start_seconds, self._until
+            )
         told = {kind: parse_host_and_port(text) for kind, text in named.items()}
         neighbour = Neighbour(seat.own | told, self.spec.urls)
         urls = {kind: neighbour.url(kind) for kind in neighbour.addresses}
@@ -191,16 +199,21 @@ class Rank:
         """An earlier manager told the log of this life (0: of none), and not of its end."""
         self.scribe.resume(incarnation, cell_incarnation)
         self._open = bool(incarnation)
+        self.known = self.known or self._open
+        if self._open:
+            self.note(unsure=True, reason="its manager was restarted, and it has not said yet which life it is")
 
-    def over(self, evidence: Evidence, reason: str, *, stopped: bool) -> None:
-        """Say that its life is over."""
+    def over(self, evidence: Evidence, reason: str, *, stopped: bool) -> Receipt[Any] | None:
+        """Say that its life is over; None if the log was told before, or knows of none."""
+        receipt = None
         if not self.state.over:
             life = self.state.incarnation
             _log.warning("manager.worker.down", worker=self.name, incarnation=life, evidence=evidence, reason=reason)
         if self._open:
             self._open = False
-            self.scribe.say(WorkerDown, evidence=evidence, reason=reason)
-        self.note(stage="stopped" if stopped else "down", reason=reason)
+            receipt = self.scribe.say(WorkerDown, evidence=evidence, reason=reason)
+        self.note(stage="stopped" if stopped else "down", unsure=False, reason=reason)
+        return receipt
 
     async def end(self, seconds: float) -> None:
         """See that the process is gone, after `seconds` for ending by itself: its name is needed again.

@@ -34,7 +34,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     over: Literal["", "ended", "planned"] = ""
     """Whether the newest life is over, and whether that was as planned."""
     told: bool = True
-    """Whether the log was told that it is over."""
+    """Whether the log has that it is over."""
 
     @property
     def cell(self) -> str:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import structlog
 
-from rollbook.adapters.publisher import Life, NotSent, Publisher
+from rollbook.adapters.publisher import Life, NotSent, Publisher, Receipt
 from rollbook.adapters.ray.spec import WorkerSpec
 from rollbook.events import WorkerFact
 from rollbook.events.reasons import tellable
@@ -64,7 +64,7 @@ class Scribe:
                 _log.warning("manager.life.not_numbered", worker=self._name, error=str(exc))
                 await asyncio.sleep(_AGAIN_SECONDS)
 
-    def say(self, fact: type[WorkerFact], **fields: Any) -> None:
+    def say(self, fact: type[WorkerFact], **fields: Any) -> Receipt[Any] | None:
         """A fact about the newest life; nothing if there never was one. Facts of one life arrive in the order said.
 
         A `reason` may be of any length, and of any letters: it comes from the worker's own code.
@@ -72,9 +72,10 @@ class Scribe:
         if "reason" in fields:
             fields["reason"] = tellable(fields["reason"], LONGEST_REASON)
         if self._life is not None:
-            self._life.publish(fact, **fields)
-        elif self._resumed:
-            self._publisher.publish(fact(worker=self._name, incarnation=self._resumed, **self._about, **fields))
+            return self._life.publish(fact, **fields)
+        if self._resumed:
+            return self._publisher.publish(fact(worker=self._name, incarnation=self._resumed, **self._about, **fields))
+        return None
 
     def _in_cell(self, cell_incarnation: int) -> None:
         """What its facts say of the cell; nothing in a cell of one worker."""

@@ -16,7 +16,7 @@ Braces that are to stay are written twice. Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from string import Formatter
 from typing import Final
 
@@ -110,18 +110,24 @@ def render(template: str, seat: Seat) -> str:
     return "".join(done)
 
 
-def check(template: str, own: Iterable[str] | None = None, rank0: Iterable[str] | None = None) -> None:
-    """Raise `TemplateError` for what could never be rendered.
+def check(template: str, own: Mapping[str, int] | None = None, rank0: Mapping[str, int] | None = None) -> None:
+    """Raise `TemplateError` for what could never be rendered, or would name a port that is nobody's.
 
-    `own` are the kinds of address that the worker itself has, `rank0` those of rank 0; None where that is not known.
+    `own` are the kinds of address that the worker itself has, each with its count of ports, `rank0` those of rank 0;
+    None where that is not known.
     """
     for _, field in _parts(template):
         if field is None or field in PLAIN:
             continue
         found = _parsed(field)
         kinds = None if found.worker else rank0 if found.is_rank0 else own
-        if kinds is not None and found.kind not in (known := sorted(kinds)):
-            raise TemplateError(f"{{{field}}}: there is no port {found.kind!r}, only {', '.join(known) or 'none'}")
+        if kinds is None:
+            continue
+        if found.kind not in kinds:
+            known = ", ".join(sorted(kinds)) or "none"
+            raise TemplateError(f"{{{field}}}: there is no port {found.kind!r}, only {known}")
+        if found.index >= (count := kinds[found.kind]):
+            raise TemplateError(f"{{{field}}}: port {found.kind!r} has a count of {count}; the first is [0]")
 
 
 def needs(templates: Iterable[str]) -> set[tuple[str, str]]:

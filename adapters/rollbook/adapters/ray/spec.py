@@ -62,7 +62,7 @@ class WorkerSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     process_seconds: float = 300.0
     """How long Ray may take to start its process, the wait for free resources included."""
     start_seconds: float = 600.0
-    """From its number until it is ready. Long, because models are."""
+    """From the moment that all of its cell have numbers until it is ready. Long, because models are."""
     stop_seconds: float = 10.0
     """How long its own `stop` may take before its process is killed."""
     max_restarts: int | None = None
@@ -170,6 +170,8 @@ class WorkerState(msgspec.Struct, frozen=True, kw_only=True):
     """Lives that this manager began after the first one."""
     reason: str = ""
     """Why it is not serving, for people."""
+    unsure: bool = False
+    """Whether its newest life may go on: its manager was restarted, and the process has not said yet who it is."""
 
     @property
     def alive(self) -> bool:
