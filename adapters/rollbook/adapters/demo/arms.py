@@ -109,7 +109,8 @@ class Arms:
         async with _stopped(victim.pid):
             self._tell(f"{worker} {victim.incarnation} (pid {victim.pid}) stands still for {fault.seconds:.1f} s")
             await asyncio.sleep(fault.seconds)
-        self._note(fault, f"{worker} {victim.incarnation}", at, back=True)
+        back = await _seen(lambda: self._hunter.fresh(worker), VICTIM_SECONDS) is not None
+        self._note(fault, f"{worker} {victim.incarnation}", at, back=back)
 
     async def _kill_manager(self, fault: Fault) -> None:
         former = await _seen(self._parts.manager_pid)
@@ -167,7 +168,7 @@ class Arms:
                 self._note(fault, leader.name, at, back=True)
             await until_moment(until)
         if taken is None:
-            self._note(fault, leader.name, at, back=True)
+            self._note(fault, leader.name, at, back=await _seen(_soon(self._parts.leader)) is not None)
 
     async def _kill_standby(self, fault: Fault) -> None:
         standby = await _seen(_soon(self._parts.standby))
@@ -198,7 +199,7 @@ class Arms:
         async with _stopped(pid):
             self._tell(f"{program.name} (pid {pid}) stands still for {fault.seconds:.1f} s")
             await asyncio.sleep(fault.seconds)
-        self._note(fault, program.name, at, back=True)
+        self._note(fault, program.name, at, back=await _seen(_soon(lambda: program.works)) is not None)
 
     # -------------------------------------------------------------- NATS, router, node
 
@@ -238,7 +239,7 @@ class Arms:
             await asyncio.sleep(fault.seconds)
         finally:
             self._parts.continue_router()
-        self._note(fault, "router", at, back=True)
+        self._note(fault, "router", at, back=await _seen(self._parts.router_answers) is not None)
 
     async def _kill_node(self, fault: Fault) -> None:
         at = time.time()

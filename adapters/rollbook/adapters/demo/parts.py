@@ -47,6 +47,10 @@ class Parts(Protocol):
         """SIGCONT."""
         ...
 
+    async def router_answers(self) -> bool:
+        """Whether it says that it is well."""
+        ...
+
     async def kill_router(self) -> None:
         """SIGKILL."""
         ...

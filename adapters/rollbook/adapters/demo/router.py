@@ -78,7 +78,7 @@ class Router:
                     if fresh:  # a port that was free may be taken by the time that the router binds it
                         self.port, self._metrics_port = _free_ports(2)
                     await self._spawn()
-                    if await self._answers():
+                    if await self._begun():
                         return
                     await self.kill()
         except TimeoutError as exc:
@@ -99,6 +99,16 @@ class Router:
         await self.kill()
         await self.start()
         return RouterRestart(at=at, answered=time.time())
+
+    async def answers(self) -> bool:
+        """Whether it says that it is well."""
+        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+            async with (
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as session,
+                session.get(f"{self.url}/health") as response,
+            ):
+                return response.status == 200  # noqa: PLR2004 - HTTP's word for yes
+        return False
 
     async def _spawn(self) -> None:
         with (self._directory / "sglang-router.log").open("ab") as output:
@@ -121,15 +131,12 @@ class Router:
                 start_new_session=True,
             )
 
-    async def _answers(self) -> bool:
+    async def _begun(self) -> bool:
         """Wait until it answers; False if it ended by itself."""
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as session:
-            while self._process is not None and self._process.returncode is None:
-                with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
-                    async with session.get(f"{self.url}/health") as response:
-                        if response.status == 200:  # noqa: PLR2004 - HTTP's word for yes
-                            return True
-                await asyncio.sleep(_POLL_SECONDS)
+        while self._process is not None and self._process.returncode is None:
+            if await self.answers():
+                return True
+            await asyncio.sleep(_POLL_SECONDS)
         return False
 
     def _words(self) -> str:

@@ -258,6 +258,10 @@ class StormStage(Stage):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.router.pid, number)
 
+    async def router_answers(self) -> bool:
+        """See `Parts`."""
+        return await self.router.answers()
+
     async def kill_router(self) -> None:
         """See `Parts`."""
         await self.router.kill()
