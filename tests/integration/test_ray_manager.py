@@ -195,8 +195,8 @@ async def test_i3_who_hangs_and_is_terminated_is_gone_before_the_next_life_begin
     [state] = manager.wait_until_up(seconds=SECONDS)
     os.kill(state.pid, signal.SIGSTOP)
     assert await asyncio.to_thread(manager.terminate, W, 1) is Termination.TERMINATED
-    assert not is_alive(state.pid)
     again = await next_life(manager, W, state)
+    assert not is_alive(state.pid)
     assert again.addresses == state.addresses
 
 
