@@ -12,7 +12,8 @@ from typing import Any
 def is_gone(handle: Any) -> bool:
     """Whether no process of this actor is left, or its node is lost. Blocks; raises Ray's errors.
 
-    It never had one, where it was killed before Ray found a place for it.
+    It never had one, where it was killed before Ray found a place for it. An older Ray (2.40 was looked at) cannot be
+    asked: there Ray's word that the actor is dead has to do.
     """
     import ray
 
@@ -20,7 +21,10 @@ def is_gone(handle: Any) -> bool:
     from ray._private import state
     from ray.core.generated import gcs_pb2
 
-    tables: Any = vars(state.GlobalState)["_connect_and_get_accessor"](state.state)
+    connected = vars(state.GlobalState).get("_connect_and_get_accessor")
+    if connected is None:
+        return True
+    tables: Any = connected(state.state)
     messages: Any = gcs_pb2
     actor = tables.get_actor_info(vars(handle)["_ray_actor_id"])
     if actor is None:
